@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PAIRS 24u
+#define MOST_PAIRS 40u
 #define MIB 1048576.0
 
 enum figure { ALLOCATED, RESERVED, USED, FIGURES };
@@ -39,6 +39,7 @@ static const struct {
 
 struct tally {
     double sum[FIGURES], worst[FIGURES];
+    size_t figures[FIGURES]; /* rows that state a figure */
     size_t rows, refused, right_refused, failures;
     size_t requests, exact_requests; /* rows that state the requested bytes, before rounding */
 };
@@ -65,10 +66,27 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     static const char *const columns[] = {"checkpointing", "attention", "optimizer",
                                           "weights_dtype", "logits",    "allocator_conf",
                                           "lora_rank",     "step"};
-    static const char *const notes[] = {
-        "use_cache",   "lora_targets", "gradient_as_bucket_view", "first_bucket",
-        "empty_cache", "init_device",  "reshard_after_forward",   "units",
-        "reduce_dtype"};
+    static const char *const notes[] = {"use_cache",
+                                        "lora_targets",
+                                        "gradient_as_bucket_view",
+                                        "first_bucket",
+                                        "empty_cache",
+                                        "init_device",
+                                        "reshard_after_forward",
+                                        "units",
+                                        "reduce_dtype",
+                                        "quantization",
+                                        "double_quantization",
+                                        "modules_to_save",
+                                        "lora_dropout",
+                                        "autocast",
+                                        "liger",
+                                        "compile",
+                                        "checkpoint_every",
+                                        "trainer",
+                                        "ref_model",
+                                        "beta",
+                                        "precompute_ref_log_probs"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -81,6 +99,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
             snprintf(text[count++], 128, "%s=%.100s", notes[i], value);
     if (noted(table, "lora", value, sizeof(value)) != NULL && strstr(value, "peft") != NULL)
         snprintf(text[count++], 128, "lora=peft");
+    if (noted(table, "gradient_accumulation_steps", value, sizeof(value)) != NULL)
+        snprintf(text[count++], 128, "grads=held"); /* of the micro-batches before */
     if (field(table, "lora_rank")[0] == '\0')
         snprintf(text[count++], 128, "lora_rank=0");
     for (size_t i = 0; i < count; i++)
@@ -170,8 +190,13 @@ static void note_row(const struct table *table, const struct tdm_method_predicti
     tally->rows++;
     for (unsigned f = 0; f < FIGURES; f++) {
         double measured = strtod(field(table, figures[f].column), NULL);
+        if (measured == 0) { /* other processes had the GPU too */
+            printf(" %10.1f %10s %8s", (double)predicted[f] / MIB, "-", "");
+            continue;
+        }
         double error = (double)predicted[f] / measured - 1;
         printf(" %10.1f %10.1f %+7.3f%%", (double)predicted[f] / MIB, measured / MIB, 100 * error);
+        tally->figures[f]++;
         tally->sum[f] += fabs(error);
         tally->worst[f] = fmax(tally->worst[f], fabs(error));
     }
@@ -191,8 +216,10 @@ static bool print_summary(const struct tally *tally, enum group group)
         return true;
     printf("\n%s: %zu rows that ran, %zu that ran out of memory of which %zu are refused\n",
            group_names[group], tally->rows, tally->refused, tally->right_refused);
-    for (unsigned f = 0; f < FIGURES && tally->rows > 0; f++) {
-        double mean = tally->sum[f] / (double)tally->rows;
+    for (unsigned f = 0; f < FIGURES; f++) {
+        if (tally->figures[f] == 0)
+            continue;
+        double mean = tally->sum[f] / (double)tally->figures[f];
         bool within = mean <= figures[f].bounds[group].mean &&
                       tally->worst[f] <= figures[f].bounds[group].worst;
         printf("%-10s mean error %.3f%%, worst %.3f%%%s\n", figures[f].name, 100 * mean,

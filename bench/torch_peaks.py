@@ -5,6 +5,8 @@
     bench/torch_peaks.py --list
     bench/torch_peaks.py --rows 1gpu|2gpu --output ROWS.csv [--only ID,ID] [--seconds N]
     bench/torch_peaks.py --rows records --output FOLDER
+    bench/torch_peaks.py --rows 1gpu|2gpu --predict TIDEMARK --output PREDICTIONS.csv
+    bench/torch_peaks.py --rows 1gpu|2gpu --jobs 10 --predictions PREDICTIONS.csv --output ROWS.csv
 
 Cases are in bench/torch_peaks.cases. Each is a process of its own (two with two GPUs) on GPUs that nobody else
 uses: random weights, three steps of forward, loss, backward, optimizer step and zero_grad(set_to_none=True) on random
@@ -15,6 +17,7 @@ tests/data/torch_events has them. Needs torch, transformers, GPUs and, for lora=
 import argparse
 import datetime
 import importlib
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -34,79 +37,26 @@ try:
 except ImportError as missing:
     torch, absent = None, missing
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CONFIGS = os.environ.get("TIDEMARK_CONFIGS", os.path.join(HERE, "..", "models", "configs"))
+import torch_parts
+from torch_cases import COLUMNS, Case, predict, read_cases, read_predictions
+
 STEPS = 3
-CASE_SECONDS = 45
 MIB = 1 << 20
-
-COLUMNS = (
-    "id gpus strategy model params context batch checkpointing attention optimizer weights_dtype logits "
-    "allocator_conf lora_rank step phase_note weights_bytes allocated_before_bytes peak_allocated_bytes "
-    "peak_reserved_bytes driver_used_bytes context_bytes step_seconds status torch gpu"
-).split()
-DEFAULTS = {
-    "checkpointing": "off", "attention": "sdpa", "optimizer": "none", "weights_dtype": "bf16", "logits": "hf",
-    "allocator_conf": "default", "lora_rank": "", "lora": "bf16", "use_cache": "no",
-    "lora_targets": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
-    "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "units": "layers", "reduce_dtype": "weights",
-    "record": "0",
-}  # fmt: skip
-
-
-# ---- cases ----
-
-
-class Case:
-    def __init__(self, line):
-        self.id, self.strategy, self.model, context, batch, *pairs = line.split()
-        self.context, self.batch = int(context), int(batch)
-        self.said = dict(pair.split("=", 1) for pair in pairs)
-        self.set = {**DEFAULTS, **self.said}
-        unknown = self.said.keys() - DEFAULTS.keys() - {"num_hidden_layers", "tie_word_embeddings"}
-        if unknown or self.strategy not in ("single", "ddp", "zero1", "fsdp2"):
-            raise ValueError(f"{self.id}: {' '.join(unknown) or self.strategy} is not known")
-        self.gpus = 1 if self.strategy == "single" else 2
-        self.record = int(self.set["record"])
-        self.kind = "records" if self.record else f"{self.gpus}gpu"
-        self.sharded = self.strategy == "fsdp2"
-        self.fp32 = self.set["weights_dtype"] == "fp32"
-        self.lora = int(self.set["lora_rank"] or 0)
-
-    def config(self):
-        """The published sizes; what does not change memory is left at the class's defaults."""
-        with open(os.path.join(CONFIGS, self.model + ".json")) as file:
-            sizes = json.load(file)
-        kind = sizes.pop("model_type")
-        for key in list(sizes):
-            if re.search("rope|torch_dtype|architectures|version|token_id|auto_map|quantization", key):
-                del sizes[key]
-        if "num_hidden_layers" in self.said:
-            sizes["num_hidden_layers"] = int(self.said["num_hidden_layers"])
-            sizes.pop("layer_types", None)
-        if "tie_word_embeddings" in self.said:
-            sizes["tie_word_embeddings"] = self.said["tie_word_embeddings"] == "yes"
-        config = transformers.AutoConfig.for_model(kind, **sizes)
-        config._attn_implementation = "eager" if self.set["attention"] == "eager" else "sdpa"
-        return config
-
-
-def read_cases():
-    with open(os.path.join(HERE, "torch_peaks.cases")) as file:
-        return [Case(line) for line in file if line.strip() and not line.startswith("#")]
 
 
 # ---- the model ----
 
 
-def materialise(model):
-    """Memory on the GPU for a model of the meta device, parameter by parameter in the order in which
-    model.to("cuda") would move them; tied parameters stay one. Small random numbers, buffers of ones."""
+def materialise(model, device):
+    """Memory for a model of the meta device, parameter by parameter in the order in which model.to("cuda") would move
+    them; tied parameters stay one. Small random numbers, buffers of ones, which are always on the GPU."""
     made = {}
     def on_gpu(tensor, random):
+        if torch_parts.is_quantized(tensor):
+            return torch_parts.quantized(tensor)
         if id(tensor) not in made:
             with torch.no_grad():
-                new = torch.empty_like(tensor, device="cuda")
+                new = torch.empty_like(tensor, device=device if random else torch_parts.DEVICE)
                 local = new.to_local() if hasattr(new, "to_local") else new
                 local.normal_(0, 0.02) if random else local.fill_(1)
             made[id(tensor)] = (tensor, torch.nn.Parameter(new, tensor.requires_grad) if random else new)
@@ -128,8 +78,9 @@ class Adapter(torch.nn.Module if torch else object):
 
     def __init__(self, base, rank):
         super().__init__()
+        dtype = base.weight.dtype if base.weight.is_floating_point() else torch.bfloat16
         empty = lambda rows, columns: torch.nn.Parameter(
-            torch.empty(rows, columns, device=base.weight.device, dtype=base.weight.dtype).normal_(0, 0.01))
+            torch.empty(rows, columns, device=base.weight.device, dtype=dtype).normal_(0, 0.01))
         self.base, self.down, self.up = base, empty(rank, base.in_features), empty(base.out_features, rank)
 
     def forward(self, x):
@@ -140,9 +91,7 @@ class Adapter(torch.nn.Module if torch else object):
 def add_adapters(model, case):
     targets = case.set["lora_targets"].split(",")
     if case.set["lora"] == "peft":
-        import peft
-        return peft.get_peft_model(
-            model, peft.LoraConfig(r=case.lora, target_modules=targets, task_type="CAUSAL_LM"))
+        return torch_parts.peft_model(model, case)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     if case.set["checkpointing"] != "off":
@@ -160,15 +109,19 @@ def shard(model, case):
     reshard_after_forward=default is PyTorch's None; of units of the ends it is torchtitan's default, which keeps
     what the backward begins with."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
     said = {"yes": True, "no": False, "default": None}[case.set["reshard_after_forward"]]
     settings = {}
     reduced = {"weights": torch.float32 if case.fp32 else None, "bf16": torch.bfloat16, "fp32": torch.float32}
     if case.fp32 or case.set["reduce_dtype"] != "weights":
         settings["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=reduced[case.set["reduce_dtype"]])
+    if case.set["offload_policy"] == "cpu":
+        settings["offload_policy"] = CPUOffloadPolicy()
     layers = model.model.layers
     for i in range(len(layers)):
+        if case.set["compile"] != "no":
+            layers[i].compile()
         if case.set["checkpointing"] == "on":
             layers[i] = checkpoint_wrapper(layers[i])
         fully_shard(layers[i], reshard_after_forward=said, **settings)
@@ -182,8 +135,21 @@ def shard(model, case):
     fully_shard(model, reshard_after_forward=said, **settings)
 
 
-def build(case):
+def enable_checkpoints(model, case):
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={
+        "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
+
+
+def build(case, prepare=None, trained=True):
+    """The model on the GPU, and how many parameters it has. prepare(model) is called once its layers are there, before
+    adapters; a model that is not trained has none."""
     config = case.config()
+    if case.strategy == "zero3":
+        import torch_deepspeed
+        model = torch_deepspeed.divided_model(case, config)
+        if case.set["checkpointing"] != "off":
+            enable_checkpoints(model, case)
+        return model.train(), sum(parameter.ds_numel for parameter in model.parameters())
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=torch.float32 if case.fp32 else torch.bfloat16)
@@ -191,15 +157,28 @@ def build(case):
         model.lm_head.weight = model.model.embed_tokens.weight
     model.train()
     count = sum(parameter.numel() for parameter in model.parameters())
+    if case.set["quantization"] != "none":
+        torch_parts.quantize(model, case)
     if case.sharded:
         if case.lora:
             model = add_adapters(model, case)
+        if case.set["checkpointing"] == "selective":
+            torch_parts.checkpoint_layers(model, case)
         shard(model, case)
-    materialise(model)
-    if case.set["checkpointing"] != "off" and not case.sharded:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={
-            "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
-    if case.lora and not case.sharded:
+    materialise(model, "cpu" if case.set["offload_policy"] == "cpu" else torch_parts.DEVICE)
+    if prepare:
+        prepare(model)
+    if not trained:
+        return model, count
+    if case.sharded:
+        return model.train(), count
+    if case.set["checkpointing"] == "selective" or case.set["checkpoint_every"] != "1":
+        torch_parts.checkpoint_layers(model, case)
+    elif case.set["checkpointing"] != "off":
+        enable_checkpoints(model, case)
+    if case.set["compile"] != "no":
+        torch_parts.compile_parts(model, case)
+    if case.lora:
         model = add_adapters(model, case)
     model.train()
     return model, count
@@ -214,7 +193,8 @@ def make_optimizer(parameters, case):
     }
     if case.set["optimizer"] == "none":
         return None
-    kind, settings = kinds[case.set["optimizer"]]
+    name = case.set["optimizer"]
+    kind, settings = kinds[name] if name in kinds else torch_parts.optimizer_kind(name)
     if case.strategy == "zero1":
         from torch.distributed.optim import ZeroRedundancyOptimizer
         return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, lr=1e-5, **settings)
@@ -232,6 +212,8 @@ def driver_used():
 def forward(net, ids, case):
     """The loss, and the output object if the loop holds it."""
     cache, logits = case.set["use_cache"] == "yes", case.set["logits"]
+    if case.of_two:
+        return case.of_two(net, ids), None
     if logits == "base":
         return net.model(input_ids=ids, use_cache=cache).last_hidden_state.mean(), None
     if logits == "last":
@@ -277,6 +259,14 @@ class Figures:
         }  # fmt: skip
 
 
+def end_step(optimizer, trained, case):
+    if case.set["max_grad_norm"] != "none":
+        torch.nn.utils.clip_grad_norm_(trained, float(case.set["max_grad_norm"]))
+    if optimizer is not None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
 def start_allocator(case):
     if case.set["allocator_conf"] != "default":
         torch._C._accelerator_setAllocatorSettings(case.set["allocator_conf"])
@@ -294,7 +284,16 @@ def measure(case, rank, rendezvous):
     if case.gpus > 1:
         torch.distributed.init_process_group("nccl", init_method="file://" + rendezvous, rank=rank,
                                              world_size=case.gpus, device_id=torch.device("cuda", rank))
-    model, count = build(case)
+    if case.deepspeed:
+        import torch_deepspeed
+        torch_deepspeed.start(rank, case.gpus)
+    if case.set["liger"] != "none" or case.set["logits"] == "fused":
+        torch_parts.use_liger(case, case.config().model_type)
+    if case.set["trainer"] == "sft":
+        model, count = build(case)
+    else:
+        model, case.of_two = torch_parts.two_models(case, lambda *how, **more: build(case, *how, **more)[0])
+        count = sum(parameter.numel() for parameter in model.parameters())
     local = [p.to_local() if case.sharded else p for p in model.parameters()]
     common = {"params": count, "weights_bytes": sum(p.numel() * p.element_size() for p in local),
               "context_bytes": context, "gpu": torch.cuda.get_device_name()}
@@ -303,8 +302,12 @@ def measure(case, rank, rendezvous):
     if case.strategy in ("ddp", "zero1"):
         net = torch.nn.parallel.DistributedDataParallel(
             model, device_ids=[rank], gradient_as_bucket_view=case.set["gradient_as_bucket_view"] == "yes")
-    optimizer = make_optimizer([p for p in net.parameters() if p.requires_grad], case)
-    ids = torch.randint(0, model.config.vocab_size, (case.batch, case.context), device="cuda")
+    if case.deepspeed:
+        net = torch_deepspeed.engine(model, case)
+    trained = [p for p in net.parameters() if p.requires_grad]
+    optimizer = net if case.deepspeed else make_optimizer(trained, case)
+    sequences = 2 * case.batch if case.set["trainer"] == "dpo" else case.batch
+    ids = torch.randint(0, model.config.vocab_size, (sequences, case.context), device=torch_parts.DEVICE)
     loss = output = None
     for step in range(1, STEPS + 1):
         figures = Figures()
@@ -312,17 +315,19 @@ def measure(case, rank, rendezvous):
             torch.cuda.memory._record_memory_history(max_entries=1000000, stacks="all")
         failed = False
         try:
-            figures.phase = "forward"
-            with torch.autocast("cuda", torch.bfloat16, enabled=case.fp32 and not case.sharded):
-                loss, output = forward(net, ids, case)
-            figures.end_phase("forward")
-            figures.phase = "backward"
-            loss.backward()
-            figures.end_phase("backward")
+            for _ in range(case.micro_batches):
+                figures.phase = "forward"
+                with torch.autocast(torch_parts.DEVICE, torch.bfloat16, enabled=case.casts):
+                    loss, output = forward(net, ids, case)
+                figures.end_phase("forward")
+                figures.phase = "backward"
+                net.backward(loss) if case.deepspeed else loss.backward()
+                figures.end_phase("backward")
+                if case.deepspeed:
+                    net.step()  # steps after the last micro-batch
             figures.phase = "optimizer"
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            if not case.deepspeed:
+                end_step(optimizer, trained, case)
             figures.end_phase("optimizer")
         except torch.OutOfMemoryError:
             failed = True
@@ -331,7 +336,7 @@ def measure(case, rank, rendezvous):
             return
         if case.record:
             continue
-        grads = "held" if step > 1 and optimizer is None else "none"
+        grads = "held" if step > 1 and (optimizer is None or case.micro_batches > 1) else "none"
         yield {**common, **figures.row(failed), "step": step, "grads": grads}
         if failed:
             return
@@ -414,18 +419,25 @@ def note_of(case, ranks, at):
         note["init_device"] = "meta"
     elif case.fp32:
         note["autocast"] = "bf16"
-    for key in ("units", "reduce_dtype", "use_cache", "lora", "lora_targets", "num_hidden_layers", "tie_word_embeddings"):
-        if key in case.said:
+    for key in case.said:
+        if key not in COLUMNS and key not in note and key != "record":
             note[key] = case.said[key].replace(",", " ")
     if row["status"] == "oom":
         note["figures"] = "until the failure"
     return ";".join(f"{key}={value}" for key, value in note.items())
 
 
-def rows_of(case, ranks):
+def rows_of(case, ranks, shared):
+    """Rows of a case. What the driver reports and times count only where no other process had the GPU."""
     for at, row in enumerate(ranks[0]):
-        if row["step"] == 2 and row["status"] == "ok" and case.strategy in ("single", "fsdp2"):
+        if row["step"] == 2 and row["status"] == "ok" and case.strategy not in ("ddp", "zero1"):
             continue
+        if row["step"] == 1 and case.micro_batches > 1 and not case.deepspeed:
+            continue  # its second micro-batch has gradients, which a prediction of a first step lacks
+        if shared:
+            row["driver_used_bytes"] = row["context_bytes"] = row["step_seconds"] = ""
+        if case.deepspeed:
+            row["weights_dtype"] = ""
         cells = {**case.set, **row, "id": case.id, "gpus": case.gpus, "strategy": case.strategy,
                  "model": case.model, "context": case.context, "batch": case.batch,
                  "torch": torch.__version__, "phase_note": note_of(case, ranks, at)}
@@ -438,12 +450,14 @@ def versions():
                                 capture_output=True, text=True).stdout.splitlines()[0]
     except (OSError, IndexError):
         driver = "driver unknown"
-    try:
-        library = ", peft " + importlib.import_module("peft").__version__
-    except ImportError:
-        library = ""
+    libraries = ""
+    for name in ("peft", "bitsandbytes", "liger_kernel", "trl", "deepspeed"):
+        try:
+            libraries += f", {name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            pass
     return (f"{driver}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
-            f"transformers {transformers.__version__}{library}")
+            f"transformers {transformers.__version__}{libraries}")
 
 
 def write_head(file):
@@ -475,7 +489,7 @@ class Running:
     """The processes of a case."""
 
     def __init__(self, case, context):
-        self.case, self.end, self.ranks = case, time.monotonic() + CASE_SECONDS, []
+        self.case, self.start, self.ranks = case, time.monotonic(), []
         self.folder = tempfile.TemporaryDirectory(prefix="torch_peaks.")
         rendezvous = os.path.join(self.folder.name, "ranks")
         for rank in range(case.gpus):
@@ -485,20 +499,26 @@ class Running:
             sender.close()
             self.ranks.append((process, receiver))
 
-    def wait(self):
+    def seconds(self):
+        return time.monotonic() - self.start
+
+    def is_done(self):
+        return self.seconds() > self.case.seconds or all(receiver.poll() for _, receiver in self.ranks)
+
+    def end(self):
         """[results of each rank] and what went wrong."""
         results, errors = [], []
         for process, receiver in self.ranks:
             rank_results, error = [], "no answer in time\n"
             try:
-                if receiver.poll(max(0, self.end - time.monotonic())):
+                if receiver.poll():
                     rank_results, error = receiver.recv()
             except EOFError:
                 error = "the process died\n"
             results.append(rank_results)
             errors.append(error)
         for process, _ in self.ranks:
-            process.join(10)
+            process.join(0 if self.seconds() > self.case.seconds else 10)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -507,36 +527,54 @@ class Running:
 
 
 def warm_up(cases):
-    """Imports what the cases need, so that forked processes have it; no GPU is touched."""
+    """Imports what the cases need, so that forked processes have it; no GPU is touched. peft would touch one: it
+    imports bitsandbytes where that is."""
     for case in cases:
-        kind = case.config().model_type
-        importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
-    for name in ("peft", "torch.distributed.fsdp", "torch.distributed.optim", "torch._dynamo"):
+        importlib.import_module(type(case.config()).__module__.replace("configuration_", "modeling_"))
+    for name in ("torch.distributed.fsdp", "torch.distributed.optim", "torch._dynamo"):
         try:
             importlib.import_module(name)
         except ImportError:
             print(f"{name} is not there", flush=True)
 
 
-def run_cases(cases, context, deadline, done):
-    """One after the other; done(case, results) for each that has results."""
-    for case in cases:
-        if time.monotonic() > deadline:
-            print(f"{case.id}: no time left", flush=True)
+def report(case, results, error, seconds):
+    last = results[0][-1] if results[0] and not case.record else {}
+    print(f"{case.id}: {len(results[0])} results, {last.get('status', '')} "
+          f"{last.get('peak_allocated_bytes', 0) / MIB:.0f} MiB, {seconds:.1f} s", flush=True)
+    if error:
+        print("   ", "\n    ".join(error.strip().splitlines()[-8:]), flush=True)
+
+
+def run_cases(cases, context, options, done):
+    """At most options.jobs at once, whose predicted memory fits in options.memory; done(case, results) for each that
+    has results. The largest start first."""
+    end = time.monotonic() + options.seconds
+    waiting, running = list(cases), []
+    if options.jobs > 1:
+        waiting.sort(key=lambda case: (-case.seconds, -case.predicted_bytes))
+    while waiting or running:
+        free = options.memory - sum(run.case.predicted_bytes for run in running)
+        case = next((case for case in waiting if not running or case.predicted_bytes <= free), None)
+        if time.monotonic() > end:
+            print("no time left for", *(case.id for case in waiting), flush=True)
+            waiting = []
+        elif case and len(running) < options.jobs:
+            waiting.remove(case)
+            running.append(Running(case, context))
             continue
-        start = time.monotonic()
-        results, error = Running(case, context).wait()
-        if "CUDA" in error and ("forked" in error or "initialization error" in error):
-            print("processes cannot be forked here: started anew", flush=True)
-            context = multiprocessing.get_context("spawn")
-            results, error = Running(case, context).wait()
-        if results[0]:
-            done(case, results)
-        last = results[0][-1] if results[0] and not case.record else {}
-        print(f"{case.id}: {len(results[0])} results, {last.get('status', '')} "
-              f"{last.get('peak_allocated_bytes', 0) / MIB:.0f} MiB, {time.monotonic() - start:.1f} s", flush=True)
-        if error:
-            print("   ", "\n    ".join(error.strip().splitlines()[-4:]), flush=True)
+        for run in [run for run in running if run.is_done()]:
+            running.remove(run)
+            results, error = run.end()
+            if "CUDA" in error and ("forked" in error or "initialization error" in error):
+                print("processes cannot be forked here: started anew", flush=True)
+                context = multiprocessing.get_context("spawn")
+                waiting.insert(0, run.case)
+                continue
+            if results[0]:
+                done(run.case, results)
+            report(run.case, results, error, run.seconds())
+        time.sleep(0.02)
 
 
 def main():
@@ -546,8 +584,12 @@ def main():
     parser.add_argument("--output", help="a file for rows, a folder for records")
     parser.add_argument("--only", help="ID,ID: those cases")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case after that")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at once; then what the driver reports is left out")
+    parser.add_argument("--memory", type=float, default=70, help="GiB of a GPU that cases at once may need together")
+    parser.add_argument("--predictions", help="with --jobs: what --predict wrote")
+    parser.add_argument("--predict", metavar="TIDEMARK", help="that program's predictions of the cases, to --output")
     options = parser.parse_args()
-    deadline = time.monotonic() + options.seconds
+    options.memory *= 1 << 30
     cases = read_cases()
     if options.list:
         for case in cases:
@@ -556,6 +598,10 @@ def main():
         return 0
     cases = [case for case in cases if case.kind == options.rows
              and (not options.only or case.id in options.only.split(","))]
+    if options.predict:
+        return predict(cases, options.predict, options.output)
+    if options.predictions:
+        read_predictions(cases, options.predictions)
     if torch is None:
         print(f"skipped: {absent}")
         return 77
@@ -568,13 +614,13 @@ def main():
     context = multiprocessing.get_context("fork")
     if options.rows == "records":
         os.makedirs(options.output, exist_ok=True)
-        run_cases(cases, context, deadline,
+        run_cases(cases, context, options,
                   lambda case, results: write_record(options.output, case, results[0][0]))
         return 0
     with open(options.output, "w") as file:
         write_head(file)
-        run_cases(cases, context, deadline,
-                  lambda case, results: print("\n".join(rows_of(case, results)), file=file, flush=True))
+        run_cases(cases, context, options,
+                  lambda case, results: print("\n".join(rows_of(case, results, options.jobs > 1)), file=file, flush=True))
     return 0
 
 

@@ -4,10 +4,10 @@
  * module that is loaded at run time (mpi_module.h).
  *
  * All processes read the same files and do the same in the same order; each has the arenas and
- * threads of its own ranks. Process 0 has rank 0, prints, and writes gradients and the trace; models
- * and checkpoints are written by all. Functions marked "all" are called by all processes, or none.
- * They wait without limit, but end with an error if another process has failed, or if the run is to
- * stop.
+ * threads of its own ranks. Process 0 has rank 0, prints, and writes gradients and the trace;
+ * models and checkpoints are written by all. Functions marked "all" are called by all processes, or
+ * none. They wait without limit, but end with an error if another process has failed, or if the run
+ * is to stop.
  *
  * With NULL in place of processes there is one: the functions do nothing and succeed.
  */

@@ -26,6 +26,14 @@
  * more time with the same ones. */
 #define EXCHANGE_SLACK 0.03
 
+/* Rings of more ranks are tried only if they are asked for: a round takes as many hops as there are
+ * ranks, and simulating it too. */
+#define MOST_RING_RANKS 16u
+
+/* The most chunks of a plan for one rank, which takes time for each: above, its chunks are a power
+ * of two times as long as the ranks'. */
+#define MOST_CHUNKS 256u
+
 /* Above this gap to the bound more is tried. */
 #define NARROW_GAP 0.01
 
@@ -61,7 +69,7 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
 {
     const struct tdm_topology *topology = &schedule->machine->topology;
     struct tdm_program *program;
-    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
     if (status != TDM_OK)
         return status;
     *fits = true;
@@ -175,6 +183,12 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     return status;
 }
 
+/* Is a schedule's exchange tried without being asked for? */
+static bool is_tried(const struct tdm_schedule *schedule)
+{
+    return !tdm_schedule_rings(schedule) || schedule->ranks <= MOST_RING_RANKS;
+}
+
 /* Gives a schedule another exchange, with the choices that are best for it, if that is legal, fits,
  * and takes less time than `seconds`. */
 static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -189,7 +203,7 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
     enum tdm_status status = TDM_OK;
     bool fits = false;
     schedule->exchange = exchange;
-    if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+    if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
         status = simulate_choices(schedule, pins, &tried, &fits, err);
     *taken = fits && tried.step_seconds < seconds;
     if (*taken) {
@@ -202,6 +216,31 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
 }
 
 /* ---- plans of one rank ---- */
+
+/* How many chunks of the ranks are one of the plan for one rank. Splits are the same share of the
+ * chunks then, which holds for one sequence, and lists of pages depend on the size. */
+static uint32_t joined_chunks(const struct team *team, const struct tdm_schedule *schedule,
+                              const struct tdm_pins *pins)
+{
+    uint32_t joined = 1;
+    if (team->chunk_tokens == 0 || pins->kept_from_unit == TDM_SPLIT_CHUNK ||
+        schedule->sequence_count > 1 || schedule->selector.kind != TDM_SELECT_DENSE)
+        return joined;
+    while (tdm_size_ceil_div(team->request->context, tdm_size_mul(joined, team->chunk_tokens)) >
+           MOST_CHUNKS)
+        joined *= 2;
+    return joined;
+}
+
+/* Divides the chunks of a plan for one rank into those of the ranks. */
+static void divide_chunks(struct tdm_schedule *schedule, uint32_t joined)
+{
+    schedule->chunk_tokens /= joined;
+    for (uint32_t group = 0; group < schedule->group_count; group++) {
+        schedule->groups[group].kept_from_chunk *= joined;
+        schedule->groups[group].held_from_chunk *= joined;
+    }
+}
 
 /* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
  * the fastest. */
@@ -220,8 +259,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     tried.pins.has_order = tried.pins.unchecked = true;
     tried.pins.quick = team->quick;
     tried.pins.has_update_place |= tried.pins.weight_slices; /* the host updates whole weights */
+    const uint32_t joined = joined_chunks(team, schedule, &tried.pins);
     if (team->chunk_tokens != 0)
-        tried.pins.chunk_tokens = team->chunk_tokens;
+        tried.pins.chunk_tokens = tdm_size_mul(joined, team->chunk_tokens);
     status = tdm_candidates_search(schedule, &tried.pins, &tried.search, err);
     if (status == TDM_INFEASIBLE) {
         drop(&tried);
@@ -230,6 +270,9 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     if (is_same(memory, all_memory(team)))
         team->bound_seconds =
             tdm_team_bound(schedule, team->request->ranks, tried.search.bound_seconds);
+    divide_chunks(schedule, joined);
+    if (team->chunk_tokens != 0)
+        tried.pins.chunk_tokens = team->chunk_tokens;
     schedule->ranks = team->request->ranks;
     schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
@@ -390,7 +433,7 @@ static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_excha
     enum tdm_status status = TDM_OK;
     *may = false;
     schedule->exchange = exchange;
-    if (tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+    if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
         status = simulate(schedule, &tried, may, err);
     schedule->exchange = before;
     *may = *may && tried.step_seconds < seconds * (1 + EXCHANGE_SLACK);
@@ -426,7 +469,7 @@ static void set_bound(struct tdm_objective_found *found, double seconds)
 static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
 {
     struct tdm_program *program;
-    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
     if (status != TDM_OK)
         return status;
     status = tdm_program_validate(program, program->arena_bytes, err);
@@ -437,8 +480,12 @@ static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_
 enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct tdm_error *err)
 {
     tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
-    return tdm_hint(err, "use more --memory or --host-memory, which the ranks share, or another "
-                         "--optimizer");
+    return tdm_hint(err,
+                    "use more --memory or --host-memory, which the ranks share, or another "
+                    "--optimizer%s",
+                    request->ranks > MOST_RING_RANKS
+                        ? "; or --set exchange=ring, which so many ranks do not try by themselves"
+                        : "");
 }
 
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,

@@ -62,6 +62,7 @@ libtidemark_a_SOURCES += \
 	schedule/ranks.h \
 	schedule/queries.c schedule/queries.h \
 	schedule/ring.c schedule/ring.h \
+	schedule/ranks_sample.c schedule/ranks_sample.h \
 	schedule/schedule.c \
 	schedule/schedule.h \
 	schedule/schedule_check.c schedule/schedule_check.h \

@@ -14,6 +14,11 @@ struct tdm_due {
     struct tdm_tag before, after;
 };
 
+struct tdm_operand_due {
+    uint32_t operand;
+    struct tdm_due due;
+};
+
 extern const struct tdm_tag tdm_nothing_there;
 
 struct tdm_tag tdm_due_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
@@ -23,6 +28,9 @@ struct tdm_due tdm_due_read(struct tdm_tag what);
 bool tdm_operand_is_there(const struct tdm_op *op, uint32_t operand);
 enum tdm_status tdm_operand_check_due(const struct tdm_program *program, const struct tdm_op *op,
                                       uint32_t operand, struct tdm_due due, struct tdm_error *err);
+enum tdm_status tdm_operand_check_dues(const struct tdm_program *program, const struct tdm_op *op,
+                                       const struct tdm_operand_due *dues, size_t count,
+                                       struct tdm_error *err);
 /* TDM_INPUT: the op `what`. */
 enum tdm_status tdm_op_malformed(const struct tdm_op *op, const char *what, struct tdm_error *err);
 

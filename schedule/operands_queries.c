@@ -104,10 +104,7 @@ static enum tdm_status check_grad(const struct tdm_program *program, const struc
     }
     const uint32_t at =
         sum.mode == TDM_WRITE ? TDM_ATTENTION_GRAD_DKV_OPENED : TDM_ATTENTION_GRAD_DKV_ADDED;
-    const struct {
-        uint32_t operand;
-        struct tdm_due due;
-    } dues[] = {
+    const struct tdm_operand_due dues[] = {
         {TDM_ATTENTION_GRAD_Q, tdm_due_read(tdm_due_tag(TDM_QUERIES, layer, chunk, TDM_NONE))},
         {TDM_ATTENTION_GRAD_KV, tdm_due_read(tdm_due_tag(TDM_KVPAGES, layer, key, TDM_NONE))},
         {TDM_ATTENTION_GRAD_DQ,
@@ -116,12 +113,10 @@ static enum tdm_status check_grad(const struct tdm_program *program, const struc
                 : tdm_due_tag(TDM_DQ_PART, layer, chunk, key)}},
         {at, sum},
     };
-    for (size_t i = 0; i < sizeof(dues) / sizeof(dues[0]); i++) {
-        enum tdm_status status =
-            tdm_operand_check_due(program, op, dues[i].operand, dues[i].due, err);
-        if (status != TDM_OK)
-            return status;
-    }
+    enum tdm_status status =
+        tdm_operand_check_dues(program, op, dues, sizeof(dues) / sizeof(dues[0]), err);
+    if (status != TDM_OK)
+        return status;
     const uint32_t other = TDM_ATTENTION_GRAD_DKV_OPENED + TDM_ATTENTION_GRAD_DKV_ADDED - at;
     return tdm_operand_is_there(op, other) || tdm_operand_is_there(op, TDM_ATTENTION_GRAD_O) ||
                    tdm_operand_is_there(op, TDM_ATTENTION_GRAD_DO) ||

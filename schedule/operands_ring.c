@@ -46,6 +46,16 @@ enum tdm_status tdm_operand_check_due(const struct tdm_program *program, const s
     return TDM_OK;
 }
 
+enum tdm_status tdm_operand_check_dues(const struct tdm_program *program, const struct tdm_op *op,
+                                       const struct tdm_operand_due *dues, size_t count,
+                                       struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++)
+        status = tdm_operand_check_due(program, op, dues[i].operand, dues[i].due, err);
+    return status;
+}
+
 struct tdm_due tdm_due_read(struct tdm_tag what)
 {
     return (struct tdm_due){TDM_READ, what, what};
@@ -205,10 +215,7 @@ static enum tdm_status check_backward(const struct tdm_program *program, const s
     const struct tdm_due sum = sum_of(program, op, key);
     const uint32_t at =
         sum.mode == TDM_WRITE ? TDM_ATTENTION_GRAD_DKV_OPENED : TDM_ATTENTION_GRAD_DKV_ADDED;
-    const struct {
-        uint32_t operand;
-        struct tdm_due due;
-    } dues[] = {
+    const struct tdm_operand_due dues[] = {
         {TDM_ATTENTION_GRAD_Q, tdm_due_read(tdm_due_tag(TDM_Q, op->layer, op->chunk, TDM_NONE))},
         {TDM_ATTENTION_GRAD_KV, tdm_due_read(tdm_due_tag(TDM_KVPAGES, op->layer, key, TDM_NONE))},
         {TDM_ATTENTION_GRAD_O,
@@ -219,12 +226,10 @@ static enum tdm_status check_backward(const struct tdm_program *program, const s
          {TDM_WRITE, tdm_nothing_there, part_tag(program, op, key, TDM_DQ, TDM_DQ_PART)}},
         {at, sum},
     };
-    for (size_t i = 0; i < sizeof(dues) / sizeof(dues[0]); i++) {
-        enum tdm_status status =
-            tdm_operand_check_due(program, op, dues[i].operand, dues[i].due, err);
-        if (status != TDM_OK)
-            return status;
-    }
+    enum tdm_status status =
+        tdm_operand_check_dues(program, op, dues, sizeof(dues) / sizeof(dues[0]), err);
+    if (status != TDM_OK)
+        return status;
     const uint32_t other = TDM_ATTENTION_GRAD_DKV_OPENED + TDM_ATTENTION_GRAD_DKV_ADDED - at;
     return tdm_operand_is_there(op, other) || tdm_operand_is_there(op, TDM_ATTENTION_GRAD_LISTS)
                ? tdm_op_malformed(op, "has an operand that it must not have", err)

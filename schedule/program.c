@@ -9,6 +9,7 @@
 #include "schedule/pack.h"
 #include "schedule/params.h"
 #include "schedule/ranks.h"
+#include "schedule/ranks_sample.h"
 #include "schedule/slices.h"
 #include "schedule/tags.h"
 #include "schedule/values.h"
@@ -230,6 +231,23 @@ free_lists:
     return status;
 }
 
+/* Sets lowered[ranks]: the ranks whose ops are counted. Of a sample they are those that stand for
+ * the memory and the times of all. */
+static enum tdm_status choose_ranks(const struct tdm_program *program, bool *lowered,
+                                    struct tdm_error *err)
+{
+    uint32_t stands[TDM_MAX_RANKS], simulated[TDM_SIMULATED_RANKS];
+    enum tdm_status status = TDM_OK;
+    if (program->sampled)
+        status = tdm_ranks_alike(program, stands, err);
+    for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++)
+        lowered[rank] = !program->sampled || stands[rank] == rank;
+    const uint32_t count = program->sampled ? tdm_ranks_simulated(program, simulated) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        lowered[simulated[i]] = true;
+    return status;
+}
+
 static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
                                             const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                             bool quick, struct tdm_error *err)
@@ -239,10 +257,15 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     if (status != TDM_OK)
         return status;
     ranges.live = calloc((size_t)ranges.conflicts.words + 1, sizeof(*ranges.live));
+    bool lowered[TDM_MAX_RANKS];
     if (ranges.live == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
+    else
+        status = choose_ranks(program, lowered, err);
     /* all ranks have the same buffers at the same offsets: those that are live together on any */
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
+        if (!lowered[rank])
+            continue;
         const struct tdm_program view = tdm_program_of_rank(program, rank);
         ranges.counts = &program->counts[rank];
         status = tdm_lower(&view, note_range, &ranges, err);
@@ -269,13 +292,14 @@ void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_sche
 
 static enum tdm_status lower(const struct tdm_schedule *schedule,
                              const uint64_t capacity_bytes[TDM_MAX_PLACES], bool quick,
-                             struct tdm_program **out, struct tdm_error *err)
+                             bool sampled, struct tdm_program **out, struct tdm_error *err)
 {
     struct tdm_program *program = calloc(1, sizeof(*program));
     if (program == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a program");
     tdm_program_set_schedule(program, schedule);
     program->ranks = schedule->ranks;
+    program->sampled = sampled && program->ranks > TDM_SIMULATED_RANKS;
     program->counts = calloc(program->ranks, sizeof(*program->counts));
     enum tdm_status status =
         program->counts == NULL
@@ -293,8 +317,9 @@ static enum tdm_status lower(const struct tdm_schedule *schedule,
     return TDM_OK;
 }
 
-enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
-                                  struct tdm_error *err)
+/* Lowers for the schedule's own limits. */
+static enum tdm_status lower_for_limits(const struct tdm_schedule *schedule, bool sampled,
+                                        struct tdm_program **program, struct tdm_error *err)
 {
     const struct tdm_topology *topology = &schedule->machine->topology;
     uint64_t capacity_bytes[TDM_MAX_PLACES];
@@ -304,14 +329,26 @@ enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct td
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
         capacity_bytes[place] /= tdm_schedule_sharers(schedule, (enum tdm_place)place);
     }
-    return lower(schedule, capacity_bytes, false, program, err);
+    return lower(schedule, capacity_bytes, false, sampled, program, err);
+}
+
+enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
+                                  struct tdm_error *err)
+{
+    return lower_for_limits(schedule, false, program, err);
+}
+
+enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
+                                         struct tdm_program **program, struct tdm_error *err)
+{
+    return lower_for_limits(schedule, true, program, err);
 }
 
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err)
 {
-    return lower(schedule, capacity_bytes, true, program, err);
+    return lower(schedule, capacity_bytes, true, false, program, err);
 }
 
 struct tdm_program tdm_program_of_rank(const struct tdm_program *program, uint32_t rank)

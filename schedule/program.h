@@ -22,8 +22,13 @@ void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_sche
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err);
 
-/* The same with less effort, to find out whether a schedule fits. Packing of a place ends once its
- * arena is within `capacity_bytes`, and there is no search if it cannot be. */
+/* The same for a planner. The memory is exact. Of more than TDM_SIMULATED_RANKS ranks only some
+ * are lowered (ranks_sample.h), and program->sampled is set: the others have no ops to emit. */
+enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
+                                         struct tdm_program **program, struct tdm_error *err);
+
+/* As the first with less effort, to find out whether a schedule fits. Packing of a place ends once
+ * its arena is within `capacity_bytes`, and there is no search if it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);

@@ -155,7 +155,8 @@ struct tdm_program {
     uint64_t live_peak_bytes[TDM_MAX_PLACES];
     uint64_t op_count;
     uint64_t written_values;        /* values that its ops begin in a step (values.h) */
-    struct tdm_rank_counts *counts; /* [ranks] the same of every rank */
+    struct tdm_rank_counts *counts; /* [ranks] the same of every rank that was lowered: */
+    bool sampled;                   /* not of all (tdm_program_lower_sample()); else 0 */
     tdm_kinds kinds;                /* of the ops of all ranks */
     uint32_t lanes;                 /* bits of the lanes that have ops, by number */
     /* buffer that ops use besides their operands; live for the whole step */

@@ -45,7 +45,8 @@ const struct tdm_waits *tdm_validation_waits(const struct tdm_validation *valida
 enum tdm_status tdm_validation_finish(struct tdm_validation *validation, struct tdm_error *err);
 void tdm_validation_free(struct tdm_validation *validation);
 
-/* Validates `program`: emits it to a validation and finishes that. */
+/* Validates `program`: emits it to a validation and finishes that. Of a sampled program the ranks
+ * that were lowered, without the sums of bytes over all ranks. */
 enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                      struct tdm_error *err);

@@ -10,6 +10,7 @@
 
 #include "schedule/order.h"
 #include "schedule/program.h"
+#include "schedule/ranks_sample.h"
 
 /* Receives every op with its predicted time, in program order; `live_bytes`: while the op runs. A
  * team op (ops/team.h) starts when its own rank is ready for it, and waits for the others. */
@@ -23,9 +24,6 @@ struct tdm_link_use {
     uint64_t bytes;
     double seconds;
 };
-
-/* Of more ranks only three are simulated (team.h). */
-#define TDM_SIMULATED_RANKS 16u
 
 /* One of several ranks. */
 struct tdm_rank_use {

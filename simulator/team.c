@@ -3,7 +3,7 @@
 #include "simulator/team.h"
 
 #include "base/meeting.h"
-#include "schedule/attend.h"
+#include "schedule/ranks_sample.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -44,47 +44,6 @@ enum tdm_status tdm_team_clock_meet(struct tdm_team_clock *clock, uint32_t membe
         *last = i;
     }
     return status;
-}
-
-/* (query, key) pairs of a rank's chunks in the layer that sees most. */
-static double pairs_of(const struct tdm_program *program, uint32_t rank)
-{
-    double most = 0;
-    for (uint32_t layer = 0; layer < program->schedule->model->layers; layer++) {
-        double pairs = 0;
-        for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
-            if (program->chunks[chunk].rank == rank)
-                pairs += (double)tdm_attend_pairs(program, layer, chunk);
-        most = pairs > most ? pairs : most;
-        if (layer == 0 && program->schedule->model->layer_kinds[0].window == 0)
-            break; /* no layer sees more */
-    }
-    return most;
-}
-
-/* The ranks that are simulated, by rising number. Returns how many. */
-static uint32_t choose(const struct tdm_program *program, bool all, uint32_t ranks[TDM_MAX_RANKS])
-{
-    uint32_t count = all || program->ranks <= TDM_SIMULATED_RANKS ? program->ranks : 1, most = 0,
-             least = 0;
-    for (uint32_t rank = 0; rank < count; rank++)
-        ranks[rank] = rank;
-    if (count == program->ranks)
-        return count;
-    double most_pairs = pairs_of(program, 0), least_pairs = most_pairs;
-    for (uint32_t rank = 1; rank < program->ranks; rank++) {
-        double pairs = pairs_of(program, rank);
-        most = pairs > most_pairs ? rank : most;
-        most_pairs = pairs > most_pairs ? pairs : most_pairs;
-        least = pairs < least_pairs ? rank : least;
-        least_pairs = pairs < least_pairs ? pairs : least_pairs;
-    }
-    uint32_t low = most < least ? most : least, high = most < least ? least : most;
-    if (low != 0)
-        ranks[count++] = low;
-    if (high != low)
-        ranks[count++] = high;
-    return count;
 }
 
 static void *run_member(void *self)
@@ -162,15 +121,16 @@ enum tdm_status tdm_simulate_team(const struct tdm_program *program, tdm_simulat
                                   void *const *selves, uint32_t seen,
                                   struct tdm_simulation *simulation, struct tdm_error *err)
 {
-    uint32_t ranks[TDM_MAX_RANKS];
-    uint32_t count = choose(program, seen == program->ranks, ranks);
+    uint32_t ranks[TDM_SIMULATED_RANKS];
+    const bool all = seen == program->ranks;
+    const uint32_t count = all ? program->ranks : tdm_ranks_simulated(program, ranks);
     struct tdm_team_clock clock;
     struct member *members = calloc(count, sizeof(*members));
     enum tdm_status status = new_clock(count, &clock, err);
     if (status == TDM_OK && members == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", count);
     for (uint32_t i = 0; i < count && status == TDM_OK; i++)
-        members[i] = (struct member){.program = tdm_program_of_rank(program, ranks[i]),
+        members[i] = (struct member){.program = tdm_program_of_rank(program, all ? i : ranks[i]),
                                      .clock = &clock,
                                      .number = i,
                                      .see = i < seen ? see : NULL,

@@ -19,13 +19,13 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
-    if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
-        embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad &&
         m->grad_enabled) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
+    if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
+        embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
     embedded = tdm_unit_leave(t, TDM_MODULE_EMBEDDING, embedded);
     tdm_label(m, "position_ids");
     tdm_torch_positions(t);

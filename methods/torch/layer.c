@@ -44,10 +44,9 @@ static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_
 {
     /* Liger's norms of Gemma 2 and 3 and of OLMo 2 leave the incoming gradient as it is, since the
      * residual has it too (transformers/monkey_patch.py, in_place=False). */
-    if ((t->settings.liger & TDM_LIGER_NORMS) != 0 || t->settings.compile != TDM_COMPILE_NO)
-        return tdm_liger_norm(m, x, weight,
-                              t->layers[0].post_attention_norm != NULL ||
-                                  t->settings.compile != TDM_COMPILE_NO);
+    bool compiled = t->settings.compile != TDM_COMPILE_NO && weight != t->final_norm;
+    if ((t->settings.liger & TDM_LIGER_NORMS) != 0 || compiled)
+        return tdm_liger_norm(m, x, weight, t->layers[0].post_attention_norm != NULL || compiled);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
@@ -293,13 +292,16 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     return y;
 }
 
-/* What a compiled layer computes again from what it kept: results of norms and the product of gate
- * and up, which cost little. A model of inductor's min-cut partitions
- * (torch/_functorch/partitioners.py), which was not compared with compiled steps. */
+/* What a compiled layer with checkpoints by operation computes again from what it kept: results of
+ * norms and the product of gate and up, which cost little. Without such checkpoints inductor keeps
+ * what a product of the backward reads (torch/_functorch/partitioners.py,
+ * ban_recompute_materialized_backward), as measured. */
 static struct tdm_eager_value *fused(struct tdm_eager *m, const struct tdm_torch_model *t,
                                      struct tdm_eager_value *y, struct tdm_eager_value *value)
 {
-    return t->settings.compile == TDM_COMPILE_NO ? y : tdm_discard(m, y, &value, 1);
+    bool again = t->settings.compile != TDM_COMPILE_NO &&
+                 t->settings.checkpointing == TDM_CHECKPOINTING_SELECTIVE;
+    return again ? tdm_discard(m, y, &value, 1) : y;
 }
 
 static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -95,8 +95,11 @@ static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)grads;
-    for (uint32_t i = 0; i < node->saved_count; i++)
+    for (uint32_t i = 0; i < node->saved_count; i++) {
         results[i] = tdm_node_saved(m, node, i);
+        results[i]->view =
+            false; /* nobody else has its memory, so that a tied head's is added to */
+    }
 }
 
 static uint64_t power_of_two(uint64_t n)
@@ -115,6 +118,54 @@ static uint64_t fused_chunk(uint64_t rows, const struct tdm_eager_value *weight)
     return chunk < rows ? chunk : rows;
 }
 
+static struct tdm_eager_value *fused_logits(const struct tdm_torch_model *t, uint64_t rows,
+                                            uint16_t element_bytes)
+{
+    struct tdm_eager *m = t->m;
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_eager_value *logits = tdm_value_new(m, rows, t->head->rows, element_bytes);
+    m->category = before;
+    tdm_cublas(m);
+    return logits;
+}
+
+/* A chunk under autocast. The head's transpose is cast anew for each chunk, the head itself once.
+ */
+static void fused_cast_chunk(const struct tdm_torch_model *t, const struct tdm_eager_value *hidden,
+                             uint64_t rows, bool has_weight_grad)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *transposed = tdm_value_new(m, t->head->rows, t->head->columns, BF16);
+    struct tdm_eager_value *narrow = tdm_value_new(m, rows, hidden->columns, BF16);
+    struct tdm_eager_value *logits = fused_logits(t, rows, BF16);
+    tdm_drop(m, narrow);
+    tdm_drop(m, transposed);
+    struct tdm_eager_value *weight = tdm_autocast(m, t->head);
+    struct tdm_eager_value *grad = tdm_value_new(m, rows, hidden->columns, BF16);
+    tdm_drop(m, grad);
+    tdm_drop(m, weight);
+    if (has_weight_grad) {
+        narrow = tdm_value_new(m, rows, hidden->columns, BF16);
+        tdm_drop(m, narrow);
+    }
+    tdm_drop(m, logits);
+}
+
+/* Logits of all chunks have one buffer, unless autocast has a part in the products. Chunks after
+ * the second are like it. */
+static void fused_chunks(const struct tdm_torch_model *t, const struct tdm_eager_value *hidden,
+                         bool has_weight_grad)
+{
+    uint64_t chunk = fused_chunk(hidden->rows, t->head);
+    if (!t->m->autocast || t->head->element_bytes == BF16) {
+        tdm_drop(t->m, fused_logits(t, chunk, hidden->element_bytes));
+        return;
+    }
+    for (uint64_t i = 0; i < 2 && i * chunk < hidden->rows; i++)
+        fused_cast_chunk(t, hidden, chunk, has_weight_grad);
+}
+
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden)
 {
@@ -130,16 +181,7 @@ struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
         weight_grad = tdm_value_like(m, t->head);
     struct tdm_eager_value *losses = tdm_value_new(m, hidden->rows, 1, FP32);
     struct tdm_eager_value *mask = tdm_value_new(m, hidden->rows, 1, BOOL);
-    struct tdm_eager_value *narrow = tdm_autocast(m, hidden), *weight = tdm_autocast(m, t->head);
-    enum tdm_method_category before = m->category;
-    m->category = TDM_METHOD_LOGITS;
-    struct tdm_eager_value *logits =
-        tdm_value_new(m, fused_chunk(hidden->rows, t->head), t->head->rows, narrow->element_bytes);
-    m->category = before;
-    tdm_cublas(m);
-    tdm_drop(m, logits);
-    tdm_drop(m, weight);
-    tdm_drop(m, narrow);
+    fused_chunks(t, hidden, weight_grad != NULL);
     struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
     tdm_drop(m, mask);
     tdm_drop(m, losses);

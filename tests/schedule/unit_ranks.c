@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of ranks: how chunks are dealt to them, in which order they add to a sum, and that the nest
- * of a rank visits the rank's own chunks.
+ * of a rank visits the rank's own chunks. Ranks that stand for others, where there are many.
  */
 #include "schedule/nest.h"
 #include "schedule/program.h"
 #include "schedule/ranks.h"
+#include "schedule/ranks_sample.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>
@@ -243,12 +244,93 @@ static void test_walks(void **state)
     }
 }
 
+/* ---- ranks that stand for others ---- */
+
+struct lives {
+    uint64_t mark, items;
+};
+
+static enum tdm_status note_life(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct lives *lives = self;
+    (void)err;
+    if (item->kind == TDM_RUN)
+        return TDM_OK;
+    lives->mark = (lives->mark ^ (item->buffer * 2u + (item->kind == TDM_FREE))) *
+                  UINT64_C(0x9e3779b97f4a7c15);
+    lives->mark ^= lives->mark >> 31;
+    lives->items++;
+    return TDM_OK;
+}
+
+static struct lives lives_of(const struct tdm_program *program, uint32_t rank)
+{
+    const struct tdm_program view = tdm_program_of_rank(program, rank);
+    struct lives lives = {0};
+    struct tdm_error err;
+    must(tdm_program_emit(&view, note_life, &lives, &err), &err);
+    return lives;
+}
+
+/* Lowered for a sample of its ranks, a program has the same buffers at the same offsets, and the
+ * counts of all ranks that are simulated. */
+static void compare_sample(const struct tdm_program *whole, const struct tdm_schedule *schedule)
+{
+    struct tdm_program *sample;
+    struct tdm_error err;
+    uint32_t simulated[TDM_SIMULATED_RANKS];
+    must(tdm_program_lower_sample(schedule, &sample, &err), &err);
+    assert_int_equal(sample->sampled, whole->ranks > TDM_SIMULATED_RANKS);
+    assert_int_equal(sample->buffer_count, whole->buffer_count);
+    assert_memory_equal(sample->arena_bytes, whole->arena_bytes, sizeof(whole->arena_bytes));
+    assert_memory_equal(sample->live_peak_bytes, whole->live_peak_bytes,
+                        sizeof(whole->live_peak_bytes));
+    for (uint32_t i = 0; i < whole->buffer_count; i++)
+        assert_int_equal(sample->buffers[i].offset, whole->buffers[i].offset);
+    const uint32_t count = tdm_ranks_simulated(whole, simulated);
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(sample->counts[simulated[i]].ops, whole->counts[simulated[i]].ops);
+    tdm_program_free(sample);
+}
+
+static void test_alike(void **state)
+{
+    const struct tdm_random_options options = {
+        .pass = TDM_RANDOM_ANY_PASS, .max_tokens = 300, .ranks = 64};
+    uint32_t stands[TDM_MAX_RANKS], others = 0, sampled = 0;
+    (void)state;
+    for (uint64_t seed = BASE_SEED; seed < BASE_SEED + 2 * PROGRAMS; seed++) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program;
+        struct tdm_error err;
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        must(tdm_ranks_alike(program, stands, &err), &err);
+        for (uint32_t rank = 0; rank < program->ranks; rank++) {
+            assert_true(stands[rank] <= rank && stands[stands[rank]] == stands[rank]);
+            if (stands[rank] == rank)
+                continue;
+            const struct lives mine = lives_of(program, rank);
+            const struct lives first = lives_of(program, stands[rank]);
+            assert_true(mine.mark == first.mark && mine.items == first.items);
+            others++;
+        }
+        compare_sample(program, schedule);
+        sampled += program->ranks > TDM_SIMULATED_RANKS;
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    print_message("%u ranks are as another, %u programs were sampled\n", others, sampled);
+    assert_true(others > 100 && sampled > 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_balance),   cmocka_unit_test(test_deals),
         cmocka_unit_test(test_greedy),    cmocka_unit_test(test_walks),
+        cmocka_unit_test(test_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
