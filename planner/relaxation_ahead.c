@@ -226,7 +226,7 @@ struct ahead {
     /* seconds per byte less in `fetch_backward` and in `both_ways_backward` */
     double fetch;
     const double *both; /* or NULL */
-    bool of_head; /* counts in `stall` */
+    bool of_head;       /* counts in `stall` */
 };
 
 static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,

@@ -585,8 +585,7 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
     double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
     double sum_far = sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
                      (seen - n) * sums *
-                         (p->prices.send[TDM_IN_BACKWARD] * send +
-                          p->price_send[TDM_IN_BACKWARD]);
+                         (p->prices.send[TDM_IN_BACKWARD] * send + p->price_send[TDM_IN_BACKWARD]);
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
         choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;

@@ -46,7 +46,7 @@ struct tdm_lanes {
     bool link_shares[TDM_MAX_LINKS]; /* its rate depends on other links, or theirs on it */
     bool lane_shares[TDM_MAX_LANES]; /* a link of it does */
     uint64_t team_taken, team_met;
-    double seconds; /* up to here copies that share were followed */
+    double seconds;    /* up to here copies that share were followed */
     uint32_t short_of; /* a lane whose next op must be known to go on, or TDM_MAX_LANES */
     tdm_lanes_meet meet;
     tdm_lanes_ended see;

@@ -206,8 +206,7 @@ enum tdm_status tdm_simulator_finish(struct tdm_simulator *s, struct tdm_simulat
         result.team.of[0].exposed_seconds += of_peers - result.step_seconds;
         result.step_seconds = of_peers;
     }
-    double stall =
-        queues[TDM_LANE_COMPUTE].free_seconds - result.busy_seconds[TDM_LANE_COMPUTE];
+    double stall = queues[TDM_LANE_COMPUTE].free_seconds - result.busy_seconds[TDM_LANE_COMPUTE];
     result.stall_seconds = stall > LEAST_WAIT_SECONDS ? stall : 0;
     for (uint32_t place = 0; place < s->topology->place_count; place++) {
         uint64_t runtime = s->topology->places[place].runtime_bytes;

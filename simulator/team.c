@@ -49,8 +49,8 @@ enum tdm_status tdm_team_clock_meet(struct tdm_team_clock *clock, uint32_t membe
 static void *run_member(void *self)
 {
     struct member *m = self;
-    m->status = tdm_simulate_rank(&m->program, m->clock, m->number, m->see, m->self,
-                                  &m->simulation, &m->err);
+    m->status = tdm_simulate_rank(&m->program, m->clock, m->number, m->see, m->self, &m->simulation,
+                                  &m->err);
     if (m->status != TDM_OK)
         tdm_meeting_fail(m->clock->meeting, m->number);
     return NULL;

@@ -35,14 +35,11 @@ enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, tdm_sink sin
 }
 
 enum tdm_status __real_tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
-                                         struct tdm_simulator **simulator,
-                                         struct tdm_error *err);
+                                         struct tdm_simulator **simulator, struct tdm_error *err);
 enum tdm_status __wrap_tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
-                                         struct tdm_simulator **simulator,
-                                         struct tdm_error *err);
+                                         struct tdm_simulator **simulator, struct tdm_error *err);
 enum tdm_status __wrap_tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
-                                         struct tdm_simulator **simulator,
-                                         struct tdm_error *err)
+                                         struct tdm_simulator **simulator, struct tdm_error *err)
 {
     so_far.simulations++;
     return __real_tdm_simulator_new(program, keep_starts, simulator, err);
