@@ -303,9 +303,8 @@ static enum tdm_status compare_visits(void *self, const struct tdm_item *item,
         return TDM_OK;
     const struct tdm_op *op = item->op;
     const double share = !op->visits ? 1 : op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
-    assert_true(
-        fabs(share * tdm_op_seconds(ops->with, op) / tdm_op_seconds(ops->without, op) - 1) <
-        1e-9);
+    assert_true(fabs(share * tdm_op_seconds(ops->with, op) / tdm_op_seconds(ops->without, op) - 1) <
+                1e-9);
     assert_true(op->visits == (op->access[TDM_ATTENTION_KV].before.chunk != op->chunk));
     ops->of_lists += op->visits;
     ops->others += !op->visits;
