@@ -3,9 +3,10 @@
  * Checks predictions against measured peaks: the rows of tests/data/measured_peaks.csv and
  * own_peaks.csv, whose heads describe the columns.
  *
- * Bounds on one GPU: allocated within 0.3% on average and 1% at worst, reserved and used within 3%
- * on average. On several GPUs: allocated within 1% and used within 4% on average. In both cases the
- * prediction must refuse every row that ran out of memory, and no other row.
+ * Bounds: allocated within 0.05% on average, at worst 0.5% on one GPU and 0.2% on several;
+ * reserved and used within 3% on average on one GPU; used within 4% on several. Compiled layers,
+ * which are a model: allocated within 1% on average and 4% at worst. The prediction must refuse
+ * every row that ran out of memory, and no other row.
  */
 #include "bench/accuracy_table.h"
 
@@ -20,9 +21,9 @@
 #define MIB 1048576.0
 
 enum figure { ALLOCATED, RESERVED, USED, FIGURES };
-enum group { ONE_GPU, SEVERAL_GPUS, GROUPS };
+enum group { ONE_GPU, SEVERAL_GPUS, COMPILED, GROUPS };
 
-static const char *const group_names[GROUPS] = {"one GPU", "several GPUs"};
+static const char *const group_names[GROUPS] = {"one GPU", "several GPUs", "compiled layers"};
 
 #define NO_BOUND 1e9
 
@@ -32,9 +33,15 @@ static const struct {
         double mean, worst;
     } bounds[GROUPS];
 } figures[FIGURES] = {
-    [ALLOCATED] = {"allocated", "peak_allocated_bytes", {{0.003, 0.01}, {0.01, NO_BOUND}}},
-    [RESERVED] = {"reserved", "peak_reserved_bytes", {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}}},
-    [USED] = {"used", "driver_used_bytes", {{0.03, NO_BOUND}, {0.04, NO_BOUND}}},
+    [ALLOCATED] = {"allocated",
+                   "peak_allocated_bytes",
+                   {{0.0005, 0.005}, {0.0005, 0.002}, {0.01, 0.04}}},
+    [RESERVED] = {"reserved",
+                  "peak_reserved_bytes",
+                  {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}, {0.03, NO_BOUND}}},
+    [USED] = {"used",
+              "driver_used_bytes",
+              {{0.03, NO_BOUND}, {0.04, NO_BOUND}, {NO_BOUND, NO_BOUND}}},
 };
 
 struct tally {
@@ -86,7 +93,14 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                         "trainer",
                                         "ref_model",
                                         "beta",
-                                        "precompute_ref_log_probs"};
+                                        "precompute_ref_log_probs",
+                                        "offload_policy",
+                                        "overlap_comm",
+                                        "offload_optimizer",
+                                        "offload_param",
+                                        "reduce_bucket_size",
+                                        "stage3_prefetch_bucket_size",
+                                        "stage3_param_persistence_threshold"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -99,8 +113,12 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
             snprintf(text[count++], 128, "%s=%.100s", notes[i], value);
     if (noted(table, "lora", value, sizeof(value)) != NULL && strstr(value, "peft") != NULL)
         snprintf(text[count++], 128, "lora=peft");
-    if (noted(table, "gradient_accumulation_steps", value, sizeof(value)) != NULL)
-        snprintf(text[count++], 128, "grads=held"); /* of the micro-batches before */
+    if (noted(table, "gradient_accumulation_steps", value, sizeof(value)) != NULL) {
+        if (field(table, "weights_dtype")[0] == '\0') /* DeepSpeed's */
+            snprintf(text[count++], 128, "gradient_accumulation_steps=%.90s", value);
+        else
+            snprintf(text[count++], 128, "grads=held"); /* of the micro-batches before */
+    }
     if (field(table, "lora_rank")[0] == '\0')
         snprintf(text[count++], 128, "lora_rank=0");
     for (size_t i = 0; i < count; i++)
@@ -165,6 +183,9 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
 
 static struct tally *tally_of(const struct table *table, struct tally *tallies)
 {
+    char compile[32];
+    if (noted(table, "compile", compile, sizeof(compile)) != NULL)
+        return &tallies[COMPILED];
     return &tallies[strcmp(field(table, "gpus"), "1") == 0 ? ONE_GPU : SEVERAL_GPUS];
 }
 

@@ -147,8 +147,7 @@ static void print_published(const struct published *row)
     if (own == NULL || status != 0)
         printf("no plan | | |\n");
     else
-        printf("%.1f GiB | %.4g s | %.1f%% |\n",
-               tdm_bench_number(own, "peak_bytes") / GIB,
+        printf("%.1f GiB | %.4g s | %.1f%% |\n", tdm_bench_number(own, "peak_bytes") / GIB,
                tdm_bench_number(own, "step_seconds"), 100 * tdm_bench_number(own, "mfu"));
     fflush(stdout);
     json_decref(other);

@@ -26,7 +26,7 @@ DEFAULTS = {
     "record": "0", "quantization": "none", "double_quantization": "no", "modules_to_save": "none", "lora_dropout": "0",
     "use_rslora": "no", "autocast": "weights", "liger": "none", "compile": "no", "checkpoint_every": "1",
     "trainer": "sft", "ref_model": "auto", "precompute_ref_log_probs": "no", "beta": "0",
-    "gradient_accumulation_steps": "1", "max_grad_norm": "none", "offload_policy": "none",
+    "gradient_accumulation_steps": "1", "max_grad_norm": "none", "offload_policy": "none", "large_values": "no",
 }  # fmt: skip
 
 DEEPSPEED = {  # keys of its config, as tidemark predict takes them
@@ -97,7 +97,7 @@ def read_cases():
 # ---- predictions ----
 
 # What of a case changes no allocation, or has another name in tidemark's methods.
-NO_KEYS = {"record", "num_hidden_layers", "tie_word_embeddings", "use_rslora", "max_grad_norm",
+NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings", "use_rslora", "max_grad_norm",
            "gradient_accumulation_steps"}  # fmt: skip
 ALWAYS = ("checkpointing", "attention", "optimizer", "weights_dtype", "logits", "allocator_conf")
 PREDICTED = "id,step,peak_allocated_bytes,peak_reserved_bytes,used_bytes"

@@ -47,6 +47,7 @@ def divided_model(case, config):
     from transformers import initialization
     with initialization.no_init_weights(), deepspeed.zero.Init(config_dict_or_path=engine_config(case)):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.tie_weights()
     for name, parameter in model.named_parameters():
         part = parameter.ds_tensor.data
         part.fill_(1) if "norm" in name else part.normal_(0, 0.02)

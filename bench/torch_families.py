@@ -25,6 +25,14 @@ except ImportError as error:
 TOKENS = 128
 
 
+def dropout(x, p=0.5, training=True, inplace=False):
+    """As on a GPU: the mask is of bytes."""
+    return torch.native_dropout(x, p, training)[0] if training and p > 0 else x
+
+
+torch.nn.functional.dropout = dropout
+
+
 def made(config):
     """A model with random weights in bf16."""
     config = dict(config)
@@ -68,11 +76,12 @@ def measure(config, loss, checkpointing):
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     ids = torch.randint(0, config["vocab_size"] - 1, (1, TOKENS))
+    base = model.model if model.base_model is model else model.base_model
 
     def forward():
         if loss:
             return model(input_ids=ids, labels=ids, use_cache=False).loss
-        return model.base_model(input_ids=ids, use_cache=False).last_hidden_state.mean()
+        return base(input_ids=ids, use_cache=False).last_hidden_state.mean()
 
     forward().backward()
     model.zero_grad(set_to_none=True)

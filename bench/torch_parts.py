@@ -40,10 +40,10 @@ def is_quantized(tensor):
     return type(tensor).__name__ in ("Params4bit", "Int8Params")
 
 
-def quantized(tensor):
+def quantized(tensor, large_values):
     """A parameter of quantize() with random numbers: made in bf16 on the GPU and quantized there, as transformers
-    does when it loads a model. Numbers are small, so that int8 has no columns of large values."""
-    value = torch.empty(tensor.shape, dtype=torch.bfloat16, device=DEVICE).normal_(0, 0.002)
+    does when it loads a model. int8 finds columns of large values among the inputs that follow from large ones."""
+    value = torch.empty(tensor.shape, dtype=torch.bfloat16, device=DEVICE).normal_(0, 0.05 if large_values else 0.002)
     settings = {key: value for key, value in tensor.__dict__.items() if key != "SCB"}
     if type(tensor).__name__ == "Int8Params":
         value = value.to("cpu")

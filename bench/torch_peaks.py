@@ -47,13 +47,13 @@ MIB = 1 << 20
 # ---- the model ----
 
 
-def materialise(model, device):
+def materialise(model, device, large_values=False):
     """Memory for a model of the meta device, parameter by parameter in the order in which model.to("cuda") would move
     them; tied parameters stay one. Small random numbers, buffers of ones, which are always on the GPU."""
     made = {}
     def on_gpu(tensor, random):
         if torch_parts.is_quantized(tensor):
-            return torch_parts.quantized(tensor)
+            return torch_parts.quantized(tensor, large_values)
         if id(tensor) not in made:
             with torch.no_grad():
                 new = torch.empty_like(tensor, device=device if random else torch_parts.DEVICE)
@@ -165,7 +165,8 @@ def build(case, prepare=None, trained=True):
         if case.set["checkpointing"] == "selective":
             torch_parts.checkpoint_layers(model, case)
         shard(model, case)
-    materialise(model, "cpu" if case.set["offload_policy"] == "cpu" else torch_parts.DEVICE)
+    materialise(model, "cpu" if case.set["offload_policy"] == "cpu" else torch_parts.DEVICE,
+                case.set["large_values"] == "yes")
     if prepare:
         prepare(model)
     if not trained:
@@ -306,6 +307,7 @@ def measure(case, rank, rendezvous):
         net = torch_deepspeed.engine(model, case)
     trained = [p for p in net.parameters() if p.requires_grad]
     optimizer = net if case.deepspeed else make_optimizer(trained, case)
+    common["trained_bytes"] = sum(p.numel() * p.element_size() for p in trained)
     sequences = 2 * case.batch if case.set["trainer"] == "dpo" else case.batch
     ids = torch.randint(0, model.config.vocab_size, (sequences, case.context), device=torch_parts.DEVICE)
     loss = output = None
@@ -400,7 +402,7 @@ def first_bucket(rows):
     if len(rows) < STEPS:
         return "late"
     more = rows[1]["note"]["forward_end"] - rows[2]["note"]["forward_end"]
-    return "late" if more > rows[0]["weights_bytes"] // 2 else "early"
+    return "late" if more > rows[0]["trained_bytes"] // 2 else "early"
 
 
 def note_of(case, ranks, at):

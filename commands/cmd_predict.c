@@ -195,6 +195,9 @@ static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_an
             tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
     if (status == TDM_OK)
         status = tdm_model_load(r->model, &a->model, err);
+    if (status == TDM_OK && r->from.experts_named_by != NULL && a->model->experts.count == 0)
+        status = tdm_fail(err, TDM_INPUT, "%s: it has a mixture of experts, and %s has none",
+                          r->from.experts_named_by, a->model->name);
     if (status == TDM_OK)
         status = tdm_method_check(a->model, &a->settings, err);
     if (status == TDM_OK)

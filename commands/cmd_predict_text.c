@@ -148,10 +148,11 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
     bool serves = a->method->serves;
     printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", serves ? "cache" : "step",
            r->batch, r->batch == 1 ? "" : "s",
-           serves                        ? ""
-           : a->method->divides_sequence ? " a group of GPUs"
-           : r->gpus > 1                 ? tdm_method_is_own(a->method) ? " on all GPUs" : " a GPU"
-                                         : "",
+           serves                         ? ""
+           : r->gpus == 1                 ? ""
+           : a->method->divides_sequence  ? " a group of GPUs"
+           : tdm_method_is_own(a->method) ? " on all GPUs"
+                                          : " a GPU",
            tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
     if (a->settings.torch.context.ranks > 0)
         print_division(r, a);

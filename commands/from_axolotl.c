@@ -36,7 +36,7 @@ static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const c
         {"load_in_4bit", ON "load_in_4bit=true"},
         {"load_in_8bit", ON "load_in_8bit=true"},
         {"gptq", ON "quantization=gptq"},
-        {"peft_use_dora", REFUSE "DoRA is not known"},
+        {"peft_use_dora", ON "use_dora=yes"},
         {"lora_mlp_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
         {"lora_qkv_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
         {"lora_o_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
@@ -54,7 +54,7 @@ static enum tdm_status read_checkpoints(const struct tdm_from_reading *r, const 
         return tdm_from_read_checkpoints(r, path, value);
     r->from->checkpoints = true;
     return tdm_from_is(value, "offload")
-               ? tdm_from_pair(r, "activation_checkpoint_cpu_offload", "true")
+               ? tdm_from_pair(r, "checkpoint_offload", "alst")
                : tdm_from_lack(r, path, "predicted as checkpoints that stay on the GPU");
 }
 
@@ -90,6 +90,17 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
 
 /* axolotl/utils/schemas/config.py: bf16 weights with bf16: true or auto, fp32 ones without. LoRA of
  * rank 8 where lora_r is empty is refused by its own checks. */
+/* rl: the trainers of TRL that Axolotl calls. */
+static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
+{
+    const json_t *kind = json_object_get(r->root, "rl");
+    if (tdm_from_is_off(kind))
+        return TDM_OK;
+    if (!tdm_from_is(kind, "dpo") && !tdm_from_is(kind, "ipo") && !tdm_from_is(kind, "grpo"))
+        return tdm_from_bad(r, "rl", kind, "dpo, ipo and grpo are known");
+    return tdm_from_pair(r, "trainer", tdm_from_is(kind, "grpo") ? "grpo" : "dpo");
+}
+
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     r->from->is_training = true;
@@ -101,7 +112,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
         tdm_from_is_off(json_object_get(r->root, "gptq")))
         return tdm_from_bad(r, "adapter", json_object_get(r->root, "adapter"),
                             "it goes with load_in_4bit: true");
-    return TDM_OK;
+    enum tdm_status status = tdm_from_liger_parts(r, r->root, "liger_", "glu_activation", false);
+    return status == TDM_OK ? settle_trainer(r) : status;
 }
 
 static const struct tdm_from_rule rules[] = {
@@ -167,10 +179,11 @@ static const struct tdm_from_rule rules[] = {
     {"flash_optimum", REFUSE "BetterTransformer is not known"},
     {"use_kernels", LACK "predicted as transformers' operations"},
     {"liger_fused_linear_cross_entropy", ON "logits=fused"},
-    {"liger_rms_norm*", LACK "predicted as transformers' norms, which keep more"},
+    {"liger_rms_norm", IGNORE "read as liger"},
+    {"liger_rms_norm*", IGNORE NO_MEMORY},
     {"liger_layer_norm", IGNORE "the models have RMSNorm"},
-    {"liger_glu_activation", LACK "predicted as transformers' MLP, which keeps more"},
-    {"liger_rope", LACK "predicted as transformers' rotary embedding"},
+    {"liger_glu_activation", IGNORE "read as liger"},
+    {"liger_rope", IGNORE "read as liger"},
     {"liger_cross_entropy", LACK "the loss of transformers is predicted"},
     {"liger_use_token_scaling", IGNORE NO_MEMORY},
     {"cut_cross_entropy", LACK "the loss of transformers is predicted, which takes more"},
@@ -203,8 +216,16 @@ static const struct tdm_from_rule rules[] = {
     {"qat*", REFUSE "training for quantized weights is not known"},
     {"model_quantization_config*", REFUSE "name the quantization, as --set quantization=nf4"},
     {"quantization*", REFUSE "name the quantization, as --set quantization=nf4"},
-    {"rl", REFUSE "supervised training is known"},
-    {"trl*", REFUSE "supervised training is known"},
+    {"rl", IGNORE "read as trainer"},
+    {"rl_beta", IGNORE NO_MEMORY},
+    {"dpo_*", IGNORE NO_MEMORY},
+    {"precompute_ref_log_probs", ON "precompute_ref_log_probs=yes"},
+    {"trl.beta", SET "beta"},
+    {"trl.max_completion_length", SET "max_completion_length"},
+    {"trl.use_vllm", IGNORE "vLLM runs elsewhere, unless vllm_mode is colocate"},
+    {"trl.vllm_mode", READ(tdm_from_read_vllm_mode)},
+    {"trl.vllm_gpu_memory_utilization", IGNORE "vLLM runs elsewhere"},
+    {"trl.*", IGNORE NO_MEMORY},
     {"reward_model", REFUSE "supervised training is known"},
     {"process_reward_model", REFUSE "supervised training is known"},
     {"ebft*", REFUSE "supervised training is known"},

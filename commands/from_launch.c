@@ -2,6 +2,8 @@
 /* Keys of a DeepSpeed config, and of what `accelerate config` writes. */
 #include "commands/from_rules.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
@@ -98,6 +100,27 @@ const struct tdm_from_kind tdm_from_deepspeed = {
 
 /* ---- accelerate ---- */
 
+#define DIVIDED "torch-cp"
+
+enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    uint64_t ranks;
+    char digits[32];
+    enum tdm_status status = tdm_from_count(r, path, value, &ranks);
+    if (status != TDM_OK || ranks == 1)
+        return status == TDM_OK ? tdm_from_note(r, path, "one") : status;
+    r->from->method = DIVIDED;
+    snprintf(digits, sizeof(digits), "%" PRIu64, ranks);
+    return tdm_from_pair(r, "sequence_parallel_size", digits);
+}
+
+void tdm_from_name_fsdp(const struct tdm_from_reading *r)
+{
+    if (r->from->method == NULL || strcmp(r->from->method, DIVIDED) != 0)
+        r->from->method = "fsdp";
+}
+
 static enum tdm_status read_distributed(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
@@ -106,7 +129,7 @@ static enum tdm_status read_distributed(const struct tdm_from_reading *r, const 
     else if (tdm_from_is(value, "MULTI_GPU"))
         r->from->method = r->from->method == NULL ? "ddp" : r->from->method;
     else if (tdm_from_is(value, "FSDP"))
-        r->from->method = "fsdp";
+        tdm_from_name_fsdp(r);
     else if (!tdm_from_is(value, "DEEPSPEED"))
         return tdm_from_bad(r, path, value, "NO, MULTI_GPU, FSDP and DEEPSPEED are known");
     return TDM_OK;
@@ -159,7 +182,8 @@ static const struct tdm_from_rule accelerate_rules[] = {
     {"parallelism_config.parallelism_config_dp_replicate_size", SET "dp_replicate_size"},
     {"parallelism_config.parallelism_config_tp_size",
      ONE "tensor parallelism under fully_shard is not known"},
-    {"parallelism_config.parallelism_config_cp_size", ONE "name the method, as --method ring"},
+    {"parallelism_config.parallelism_config_cp_size", READ(tdm_from_read_context)},
+    {"parallelism_config.parallelism_config_cp_comm_strategy", SET "rotate_method"},
     {"parallelism_config.parallelism_config_sp_size", ONE "name the method, as --method ulysses"},
     {"parallelism_config.*", IGNORE NO_MEMORY},
     {"dynamo_config.*", REFUSE "torch.compile is not known"},

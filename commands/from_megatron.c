@@ -7,7 +7,6 @@
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 #define OF_MODEL "the model is named on the command line"
-#define EXPERTS "mixtures of experts in Megatron-LM are not known"
 
 /* MODEL_ARGS of a test, or the whole file. */
 static const json_t *arguments(const struct tdm_from_reading *r)
@@ -24,11 +23,37 @@ static const json_t *argument(const struct tdm_from_reading *r, const char *opti
 static enum tdm_status read_backend(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
-    static const char *const known[] = {"auto", "flash", "fused", NULL};
+    static const char *const known[] = {"auto", "flash", "fused", "unfused", NULL};
     for (const char *const *word = known; *word != NULL; word++)
         if (tdm_from_is(value, *word))
             return tdm_from_pair(r, "attention_backend", *word);
-    return tdm_from_bad(r, path, value, "auto, flash and fused are known");
+    return tdm_from_bad(r, path, value, "auto, flash, fused and unfused are known");
+}
+
+/* The model that is named must have experts too. */
+static enum tdm_status read_experts(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    r->from->experts_named_by = r->file;
+    return tdm_from_note(r, path, OF_MODEL);
+}
+
+/* fp64 takes more than what is predicted. */
+static enum tdm_status read_router_dtype(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    return tdm_from_is(value, "fp32") ? tdm_from_pair(r, "moe_router_dtype", "fp32")
+                                      : tdm_from_bad(r, path, value, "fp32 is known");
+}
+
+static enum tdm_status read_dispatcher(const struct tdm_from_reading *r, const char *path,
+                                       const json_t *value)
+{
+    return tdm_from_is(value, "alltoall")
+               ? TDM_OK
+               : tdm_from_lack(r, path, "predicted as the alltoall dispatcher");
 }
 
 static enum tdm_status read_implementation(const struct tdm_from_reading *r, const char *path,
@@ -104,8 +129,8 @@ static const struct tdm_from_rule argument_rules[] = {
     {"decoder_first_pipeline_num_layers", REFUSE "even pipelines are known"},
     {"decoder_last_pipeline_num_layers", REFUSE "even pipelines are known"},
     {"account_for_*", REFUSE "even pipelines are known"},
-    {"expert_model_parallel_size", ONE EXPERTS},
-    {"expert_tensor_parallel_size", IGNORE "num_experts says whether there are experts"},
+    {"expert_model_parallel_size", SET "expert_model_parallel_size"},
+    {"expert_tensor_parallel_size", SET "expert_tensor_parallel_size"},
     {"num_distributed_optimizer_instances", ONE "one instance is known"},
     {"sequence_parallel", SET "sequence_parallel"},
     {"cp_comm_type", SET "cp_comm_type"},
@@ -187,9 +212,35 @@ static const struct tdm_from_rule argument_rules[] = {
     {"hidden_dropout", SET "hidden_dropout"},
     {"attention_dropout", IGNORE "the kernel makes its mask again"},
     {"make_vocab_size_divisible_by", SET "make_vocab_size_divisible_by"},
-    {"num_experts", REFUSE EXPERTS},
-    {"moe_*", IGNORE "num_experts says whether there are experts"},
-    {"multi_latent_attention", REFUSE "latent attention is not known"},
+    {"num_experts", READ(read_experts)},
+    {"moe_pad_expert_input_to_capacity", SET "moe_pad_expert_input_to_capacity"},
+    {"moe_permute_fusion", SET "moe_permute_fusion"},
+    {"moe_router_dtype", READ(read_router_dtype)},
+    {"moe_grouped_gemm", IGNORE "experts are in grouped products"},
+    {"moe_use_legacy_grouped_gemm", IGNORE "experts are in grouped products"},
+    {"moe_token_dispatcher_type", READ(read_dispatcher)},
+    {"moe_expert_capacity_factor", IGNORE "experts get equally many tokens"},
+    {"moe_layer_freq", IGNORE OF_MODEL},
+    {"moe_ffn_hidden_size", IGNORE OF_MODEL},
+    {"moe_shared_expert_intermediate_size", IGNORE OF_MODEL},
+    {"moe_shared_expert_overlap", LACK "shared experts are predicted before the others"},
+    {"moe_layer_recompute", REFUSE "say recompute_modules"},
+    {"moe_extended_tp", REFUSE "say expert_tensor_parallel_size"},
+    {"moe_upcycling_*", IGNORE NO_MEMORY},
+    {"moe_use_upcycling", IGNORE NO_MEMORY},
+    {"moe_router_*", IGNORE NO_MEMORY},
+    {"moe_aux_loss_coeff", IGNORE NO_MEMORY},
+    {"moe_z_loss_coeff", IGNORE NO_MEMORY},
+    {"moe_token_drop_policy", IGNORE "experts get equally many tokens"},
+    {"moe_input_jitter_eps", IGNORE NO_MEMORY},
+    {"moe_per_layer_logging", IGNORE NO_MEMORY},
+    {"moe_*", LACK "it is not known"},
+    {"multi_latent_attention", IGNORE OF_MODEL},
+    {"q_lora_rank", IGNORE OF_MODEL},
+    {"kv_lora_rank", IGNORE OF_MODEL},
+    {"qk_head_dim", IGNORE OF_MODEL},
+    {"qk_pos_emb_head_dim", IGNORE OF_MODEL},
+    {"v_head_dim", IGNORE OF_MODEL},
     {"mtp_num_layers", REFUSE "heads of later tokens are not known"},
     {"mtp_*", IGNORE NO_MEMORY},
     {"experimental_attention_variant", REFUSE "full attention is known"},

@@ -118,6 +118,18 @@ enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, cons
                                           const json_t *value);
 enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value);
+/* Ranks of PyTorch's context parallelism: more than one name the method torch-cp. */
+enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value);
+/* fully_shard: the method fsdp, unless the ranks of a sequence have named torch-cp. */
+void tdm_from_name_fsdp(const struct tdm_from_reading *r);
+/* vllm_mode of TRL: colocate is use_vllm=yes. */
+enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value);
+/* Liger's parts that a table names, as `liger`: PREFIXrms_norm, PREFIXrope, and `mlp` behind the
+ * prefix; `unsaid`: a part that is not named is on. */
+enum tdm_status tdm_from_liger_parts(const struct tdm_from_reading *r, const json_t *table,
+                                     const char *prefix, const char *mlp, bool unsaid);
 enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value);
 

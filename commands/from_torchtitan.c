@@ -22,9 +22,18 @@ static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char
                : tdm_from_bad(r, path, value, "default, always and never are known");
 }
 
+static bool keeps_operations(const struct tdm_from_reading *r)
+{
+    const json_t *section = json_object_get(r->root, "activation_checkpoint");
+    return tdm_from_is(json_object_get(section, "mode"), "selective") &&
+           tdm_from_is(json_object_get(section, "selective_ac_option"), "op");
+}
+
 static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *path,
                                  const json_t *value)
 {
+    if (keeps_operations(r))
+        return tdm_from_pair(r, "checkpointing", "selective");
     if (tdm_from_is(value, "none"))
         return tdm_from_note(r, path, "off");
     if (!tdm_from_is(value, "full") && !tdm_from_is(value, "selective"))
@@ -33,8 +42,8 @@ static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *p
     return TDM_OK;
 }
 
-/* A number N: every Nth layer; "op": some operations of every layer are kept. It counts with
- * mode = "selective" alone. */
+/* A number N: every Nth layer; "op": some operations of every layer are kept, which read_mode has
+ * read. It counts with mode = "selective" alone. */
 static enum tdm_status read_option(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
@@ -43,8 +52,8 @@ static enum tdm_status read_option(const struct tdm_from_reading *r, const char 
     char every[32], *end;
     if (!tdm_from_is(json_object_get(section, "mode"), "selective"))
         return tdm_from_note(r, path, "mode is not selective");
-    if (text != NULL && strcmp(text, "op") == 0)
-        return tdm_from_lack(r, path, "predicted as checkpoints of whole layers, which keep less");
+    if (keeps_operations(r))
+        return TDM_OK;
     long number = text != NULL ? strtol(text, &end, 10) : (long)json_integer_value(value);
     if (number < 1 || (text != NULL && *end != '\0'))
         return tdm_from_bad(r, path, value, "a number of layers and \"op\" are known");
@@ -65,10 +74,26 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                          tdm_from_is(how, "foreach") ? "adamw-foreach" : "adamw-fused");
 }
 
+/* distributed/parallelize: every layer by itself; compile.components: the loss too. Earlier
+ * versions compiled layers alone. */
+static enum tdm_status read_compile(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    const json_t *section = json_object_get(r->root, "compile");
+    const json_t *parts = json_object_get(section, "components"), *part;
+    bool loss = section != NULL && parts == NULL;
+    size_t i;
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    json_array_foreach((json_t *)(uintptr_t)parts, i, part) loss =
+        loss || tdm_from_is(part, "loss");
+    return tdm_from_pair(r, "compile", loss ? "all" : "layers");
+}
+
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     const json_t *training = json_object_get(r->root, "training");
-    r->from->method = "fsdp";
+    tdm_from_name_fsdp(r);
     r->from->is_training = true;
     /* distributed/parallelize: the embedding and the norm with the head are groups */
     enum tdm_status status = tdm_from_pair(r, "units", "layers+ends");
@@ -88,7 +113,7 @@ static const struct tdm_from_rule rules[] = {
     {"training.mixed_precision_param", IGNORE "bf16"},
     {"training.mixed_precision_reduce", IGNORE "as weights_dtype has it"},
     {"training.enable_cpu_offload", ON "offload_policy=cpu"},
-    {"training.compile", REFUSE "torch.compile is not known"},
+    {"training.compile", READ(read_compile)},
     {"training.enable_fp8_linear", REFUSE "only bf16 is known"},
     {"training.data_parallel_*", IGNORE "all GPUs share the shards"},
     {"training.tensor_parallel_degree", ONE "tensor parallelism under fully_shard is not known"},
@@ -99,12 +124,14 @@ static const struct tdm_from_rule rules[] = {
     {"parallelism.fsdp_reshard_after_forward", READ(read_reshard)},
     {"parallelism.tensor_parallel_degree", ONE "tensor parallelism under fully_shard is not known"},
     {"parallelism.pipeline_parallel_degree", ONE "pipelines under fully_shard are not known"},
-    {"parallelism.context_parallel_degree", ONE "name the method, as --method ring"},
+    {"parallelism.context_parallel_degree", READ(tdm_from_read_context)},
+    {"parallelism.context_parallel_rotate_method", SET "rotate_method"},
     {"parallelism.expert_parallel_degree", ONE "expert parallelism is not known"},
     {"parallelism.expert_tensor_parallel_degree", ONE "expert parallelism is not known"},
     {"parallelism.enable_compiled_autograd", REFUSE "compiled autograd is not known"},
     {"parallelism.*", IGNORE NO_MEMORY},
-    {"experimental.context_parallel_degree", ONE "name the method, as --method ring"},
+    {"experimental.context_parallel_degree", READ(tdm_from_read_context)},
+    {"experimental.context_parallel_rotate_method", SET "rotate_method"},
     {"experimental.pipeline_parallel_degree", ONE "pipelines under fully_shard are not known"},
     {"experimental.*", IGNORE NO_MEMORY},
     {"activation_checkpoint.mode", READ(read_mode)},
@@ -113,8 +140,9 @@ static const struct tdm_from_rule rules[] = {
     {"optimizer.name", READ(read_optimizer)},
     {"optimizer.early_step_in_backward", REFUSE "a step in the backward is not known"},
     {"optimizer.*", IGNORE NO_MEMORY},
-    {"compile.enable", REFUSE "torch.compile is not known"},
-    {"compile.*", IGNORE "torch.compile is off"},
+    {"compile.enable", READ(read_compile)},
+    {"compile.components", IGNORE "read with compile.enable"},
+    {"compile.*", IGNORE NO_MEMORY},
     {"model.converters", REFUSE "float8 and its like are not known"},
     {"model.name", IGNORE "the model is named on the command line"},
     {"model.flavor", IGNORE "the model is named on the command line"},

@@ -3,10 +3,10 @@
  * of peft's adapter_config.json. */
 #include "commands/from_rules.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
-#define OTHER_TRAINING "it belongs to DPO or GRPO, which --from does not read"
 
 /* ---- sharding ---- */
 
@@ -91,25 +91,116 @@ static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char
     return tdm_from_apply_rules(r, named, path, value);
 }
 
-static enum tdm_status settle_training(const struct tdm_from_reading *r)
+/* ---- trainers ---- */
+
+static bool has(const struct tdm_from_reading *r, const char *key)
 {
-    r->from->is_training = true;
-    if (!uses_adapters(r))
-        return TDM_OK;
-    r->from->adapters = true;
-    /* trl/trainer/model_config.py: lora_r is 16 where it is not said */
-    return json_object_get(r->root, "lora_r") != NULL ? TDM_OK
-                                                      : tdm_from_pair(r, "lora_rank", "16");
+    return json_object_get(r->root, key) != NULL;
+}
+
+/* By the keys that only their configs have: GRPOConfig, DPOConfig; NULL: neither. */
+static const char *trainer_of(const struct tdm_from_reading *r)
+{
+    if (has(r, "num_generations") || has(r, "max_completion_length") || has(r, "reward_funcs") ||
+        has(r, "reward_weights"))
+        return "grpo";
+    bool dpo = has(r, "beta") || has(r, "precompute_ref_log_probs") || has(r, "max_prompt_length");
+    return dpo ? "dpo" : NULL;
+}
+
+static bool trains(const struct tdm_from_reading *r, const char *trainer)
+{
+    return trainer_of(r) != NULL && strcmp(trainer_of(r), trainer) == 0;
+}
+
+static enum tdm_status read_beta(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    static const struct tdm_from_rule rule[] = {{"beta", SET "beta"}, {.key = NULL}};
+    return trains(r, "grpo") ? tdm_from_apply_rules(r, rule, path, value)
+                             : tdm_from_note(r, path, NO_MEMORY);
+}
+
+enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    return tdm_from_is(value, "colocate") ? tdm_from_pair(r, "use_vllm", "yes")
+                                          : tdm_from_note(r, path, "vLLM runs elsewhere");
+}
+
+static enum tdm_status read_vllm(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    static const struct tdm_from_rule named[] = {
+        {"vllm_gpu_memory_utilization", SET "vllm_gpu_memory_utilization"},
+        {"vllm_enable_sleep_mode", ON "vllm_enable_sleep_mode=yes"},
+        {.key = NULL},
+    };
+    return tdm_from_is(json_object_get(r->root, "vllm_mode"), "colocate")
+               ? tdm_from_apply_rules(r, named, path, value)
+               : tdm_from_note(r, path, "vLLM runs elsewhere");
+}
+
+/* ---- Liger's kernels ---- */
+
+enum tdm_status tdm_from_liger_parts(const struct tdm_from_reading *r, const json_t *table,
+                                     const char *prefix, const char *mlp, bool unsaid)
+{
+    const struct {
+        const char *key, *part;
+    } parts[] = {{"rms_norm", "rms_norm"}, {mlp, "swiglu"}, {"rope", "rope"}};
+    char names[32] = "", key[64];
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        snprintf(key, sizeof(key), "%s%s", prefix, parts[i].key);
+        const json_t *value = json_object_get(table, key);
+        size_t used = strlen(names);
+        if (value == NULL ? unsaid : !tdm_from_is_off(value))
+            snprintf(names + used, sizeof(names) - used, "%s%s", used > 0 ? "," : "",
+                     parts[i].part);
+    }
+    return names[0] == '\0' ? TDM_OK : tdm_from_pair(r, "liger", names);
+}
+
+/* use_liger_kernel, with the parts that liger_kernel_config switches off (transformers,
+ * integrations/liger.py). */
+static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    const json_t *config = json_object_get(r->root, "liger_kernel_config");
+    const json_t *loss = json_object_get(config, "fused_linear_cross_entropy");
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    /* The trainers of two models have losses of their own. */
+    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) && trainer_of(r) == NULL;
+    enum tdm_status status = fuses ? tdm_from_pair(r, "logits", "fused") : TDM_OK;
+    return status == TDM_OK ? tdm_from_liger_parts(r, config, "", "swiglu", true) : status;
 }
 
 static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *path,
                                  const json_t *value)
 {
+    if (trainer_of(r) != NULL)
+        return tdm_from_note(r, path, NO_MEMORY);
     if (tdm_from_is(value, "nll"))
         return tdm_from_note(r, path, "the model's own loss");
     return tdm_from_is(value, "chunked_nll")
                ? tdm_from_pair(r, "logits", "chunked")
                : tdm_from_bad(r, path, value, "nll and chunked_nll are known");
+}
+
+static enum tdm_status settle_training(const struct tdm_from_reading *r)
+{
+    const char *trainer = trainer_of(r);
+    r->from->is_training = true;
+    enum tdm_status status = trainer != NULL ? tdm_from_pair(r, "trainer", trainer) : TDM_OK;
+    if (status == TDM_OK && trainer != NULL && strcmp(trainer, "dpo") == 0)
+        status = tdm_from_lack(r, "beta", "predicted as DPO, whose keys ORPO, KTO and CPO share");
+    if (!uses_adapters(r) || status != TDM_OK)
+        return status;
+    r->from->adapters = true;
+    /* trl/trainer/model_config.py: lora_r is 16 where it is not said */
+    return json_object_get(r->root, "lora_r") != NULL ? TDM_OK
+                                                      : tdm_from_pair(r, "lora_rank", "16");
 }
 
 /* transformers 5.17, training_args.py; trl, trainer/sft_config.py, model_config.py,
@@ -121,14 +212,15 @@ static const struct tdm_from_rule training_rules[] = {
     {"max_seq_length", SAYS(CONTEXT)},
     {"gradient_accumulation_steps", SAYS(STEPS)},
     {"gradient_checkpointing", READ(tdm_from_read_checkpoints)},
+    {"gradient_checkpointing_kwargs.offload", ON "checkpoint_offload=yes"},
     {"gradient_checkpointing_kwargs.use_reentrant", READ(tdm_from_read_reentrant)},
     {"gradient_checkpointing_use_reentrant", READ(tdm_from_read_reentrant)},
     {"optim", SET "optim"},
-    {"use_liger_kernel", SET "use_liger_kernel"},
-    {"use_liger", SET "use_liger_kernel"},
-    {"liger_kernel_config*", LACK "the fused loss is predicted"},
+    {"use_liger_kernel", READ(read_liger)},
+    {"use_liger", READ(read_liger)},
+    {"liger_kernel_config*", IGNORE "read with use_liger_kernel"},
     {"bf16", READ(tdm_from_read_bf16)},
-    {"fp16", REFUSE "only bf16 is known"},
+    {"fp16", ON "weights_dtype=fp32"},
     {"dtype", READ(tdm_from_read_dtype)},
     {"torch_dtype", READ(tdm_from_read_dtype)},
     {"attn_implementation", READ(tdm_from_read_attention)},
@@ -154,7 +246,7 @@ static const struct tdm_from_rule training_rules[] = {
     {"lora_alpha", IGNORE NO_MEMORY},
     {"lora_task_type", IGNORE NO_MEMORY},
     {"use_rslora", IGNORE NO_MEMORY},
-    {"use_dora", REFUSE "DoRA is not known"},
+    {"use_dora", ON "use_dora=yes"},
     {"load_in_4bit", ON "load_in_4bit=true"},
     {"load_in_8bit", ON "load_in_8bit=true"},
     {"bnb_4bit_quant_type", IGNORE "nf4 and fp4 take the same"},
@@ -168,14 +260,28 @@ static const struct tdm_from_rule training_rules[] = {
     {"torch_empty_cache_steps", LACK "cached memory is kept"},
     {"auto_find_batch_size", LACK "the batch is as said"},
     {"loss_type", READ(read_loss)},
-    {"beta", REFUSE OTHER_TRAINING},
-    {"max_prompt_length", REFUSE OTHER_TRAINING},
-    {"max_completion_length", REFUSE OTHER_TRAINING},
-    {"num_generations", REFUSE OTHER_TRAINING},
-    {"precompute_ref_log_probs", REFUSE OTHER_TRAINING},
-    {"use_vllm", REFUSE OTHER_TRAINING},
-    {"vllm_*", REFUSE OTHER_TRAINING},
-    {"reward_*", REFUSE OTHER_TRAINING},
+    /* DPOConfig and GRPOConfig */
+    {"beta", READ(read_beta)},
+    {"max_prompt_length", IGNORE "the context has prompt and completion"},
+    {"max_completion_length", SET "max_completion_length"},
+    {"num_generations", IGNORE "the batch counts completions"},
+    {"num_iterations", IGNORE NO_MEMORY},
+    {"steps_per_generation", SET "steps_per_generation"},
+    {"precompute_ref_log_probs", ON "precompute_ref_log_probs=yes"},
+    {"sync_ref_model", REFUSE "a reference that changes is not known"},
+    {"use_vllm", IGNORE "vLLM runs elsewhere, unless vllm_mode is colocate"},
+    {"vllm_mode", READ(tdm_from_read_vllm_mode)},
+    {"vllm_gpu_memory_utilization", READ(read_vllm)},
+    {"vllm_enable_sleep_mode", READ(read_vllm)},
+    {"vllm_*", IGNORE NO_MEMORY},
+    {"reward_model*", LACK "reward models take memory of their own"},
+    {"reward_*", IGNORE NO_MEMORY},
+    {"temperature", IGNORE NO_MEMORY},
+    {"top_p", IGNORE NO_MEMORY},
+    {"top_k", IGNORE NO_MEMORY},
+    {"epsilon*", IGNORE NO_MEMORY},
+    {"scale_rewards", IGNORE NO_MEMORY},
+    {"mask_truncated_completions", IGNORE NO_MEMORY},
     /* the rest of transformers */
     {"optim_args", IGNORE NO_MEMORY},
     {"max_grad_norm", IGNORE "the norms of clipping are not counted"},
@@ -278,7 +384,7 @@ static const struct tdm_from_rule adapter_rules[] = {
     {"target_modules", SET "lora_targets"},
     {"lora_dropout", SET "lora_dropout"},
     {"modules_to_save", SET "modules_to_save"},
-    {"use_dora", REFUSE "DoRA is not known"},
+    {"use_dora", ON "use_dora=yes"},
     {"rank_pattern", REFUSE "one rank for all is known"},
     {"lora_bias", REFUSE "trained biases are not known"},
     {"peft_type", IGNORE "LoRA"},

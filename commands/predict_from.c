@@ -464,8 +464,6 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
     snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
     if (status == TDM_OK && from->accumulation > 0)
         status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);
-    if (status == TDM_OK && from->accumulation > 1)
-        status = tdm_from_quiet_pair(r, "grads", "held");
     return status;
 }
 

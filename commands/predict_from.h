@@ -28,8 +28,9 @@ struct tdm_from {
     json_t *words;                        /* array of strings that others borrow; owned */
     const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
     const char *deepspeed_name;
-    bool has_deepspeed; /* one was read */
-    bool is_training;   /* a file of a trainer was read, which wraps in DDP on several GPUs */
+    bool has_deepspeed;           /* one was read */
+    const char *experts_named_by; /* the file that has a mixture of experts; NULL: none */
+    bool is_training; /* a file of a trainer was read, which wraps in DDP on several GPUs */
     bool checkpoints, reentrant, adapters, bf16;
 };
 

@@ -37,7 +37,8 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     for (uint32_t i = 0; i < model->layers; i++)
         attention +=
             4.0 * model->query_heads * model->head_dim * batch * seen_pairs(model, i, tokens);
-    if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
+    if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST ||
+        s->logits == TDM_LOGITS_SCORE)
         forward -= head;
     double again = tdm_torch_forwards_again(model, s);
     /* The backward of a product takes two products of the same size; that of attention takes five
@@ -83,7 +84,8 @@ double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
 double tdm_torch_offloaded_bytes(const struct tdm_model *model, const struct tdm_torch_settings *s)
 {
     double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
-    bool offloads = s->offload_checkpoints && s->checkpointing != TDM_CHECKPOINTING_OFF;
+    bool offloads = s->checkpoint_offload == TDM_CHECKPOINTS_AWAY_ALST &&
+                    s->checkpointing != TDM_CHECKPOINTING_OFF;
     return offloads ? 2 * BF16_BYTES * model->hidden * model->layers * tokens : 0;
 }
 

@@ -94,6 +94,9 @@ enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const cha
 /* Projections that get adapters. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* Liger's kernels in layers. */
+enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err);
 /* For the key "step". */
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err);
@@ -122,7 +125,8 @@ extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all methods that run Hugging Face's models */
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
-extern const struct tdm_method_key tdm_keys_offload[];  /* of checkpoints in host memory */
+extern const struct tdm_method_key tdm_keys_whole[];    /* of ranks with whole parameters */
+extern const struct tdm_method_key tdm_keys_loop[];     /* of the training loop */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
 extern const struct tdm_method_key tdm_keys_burst[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];

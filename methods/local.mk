@@ -45,10 +45,13 @@ libtidemark_a_SOURCES += \
 
 # PyTorch: its allocator, Hugging Face's models, DDP and FSDP.
 libtidemark_a_SOURCES += \
+	methods/torch/adapters.c \
 	methods/torch/allocator.c methods/torch/allocator.h \
+	methods/torch/attention.c \
 	methods/torch/cache.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/experts.c \
+	methods/torch/experts_all.c \
 	methods/torch/forward.c \
 	methods/torch/free_blocks.c methods/torch/free_blocks.h \
 	methods/torch/fsdp.c methods/torch/fsdp.h \
@@ -60,6 +63,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/losses.c \
 	methods/torch/model.c methods/torch/model.h \
 	methods/torch/optimizer.c \
+	methods/torch/optimizer_single.c \
 	methods/torch/parts.h \
 	methods/torch/run.c methods/torch/run.h \
 	methods/torch/scores.c \
@@ -113,9 +117,10 @@ libtidemark_a_SOURCES += \
 	methods/context/method.c \
 	methods/context/parts.h \
 	methods/context/ring.c \
+	methods/context/torch_ring.c \
 	methods/context/ulysses.c
 
-# Chunk by chunk on one GPU: OOMB and SeCO; LongLoRA.
+# Chunk by chunk: OOMB and SeCO; LongLoRA.
 libtidemark_a_SOURCES += \
 	methods/chunk/attention.c \
 	methods/chunk/chunk.h \
@@ -126,7 +131,8 @@ libtidemark_a_SOURCES += \
 	methods/chunk/pages.c \
 	methods/chunk/parts.h \
 	methods/chunk/rows.c \
-	methods/chunk/system.c
+	methods/chunk/system.c \
+	methods/chunk/tensor.c
 
 cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
 	tests/methods/unit_deepspeed tests/methods/unit_families \
@@ -134,6 +140,7 @@ cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/meth
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
 	tests/methods/unit_peak \
 	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_second tests/methods/unit_serving \
+	tests/methods/unit_settings \
 	tests/methods/unit_torch_allocator
 tests_methods_unit_remedies_SOURCES = tests/methods/unit_remedies.c tests/support/cases.c tests/support/cases.h
 tests_methods_property_keys_SOURCES = tests/methods/property_keys.c tests/support/cases.c tests/support/cases.h

@@ -282,13 +282,47 @@ static uint64_t fixed_bytes(const struct tdm_method_prediction *asked)
     return fixed;
 }
 
+/* Where host memory is what limits the context: host bytes grow with the tokens, so the line
+ * through two contexts says where they meet what the host has. Tries that context and the next
+ * longer one, and leaves in *fits and *fails what these tries show. The search then has little to
+ * do. */
+static enum tdm_status bracket_by_host(struct longest *l, const struct tdm_method_prediction *asked,
+                                       struct tdm_known_context *fits,
+                                       struct tdm_known_context *fails, struct tdm_error *err)
+{
+    double host = (double)tdm_machine_far(l->machine)->capacity_bytes;
+    double tokens = (double)l->settings->torch.tokens, bytes = (double)asked->host_peak_bytes;
+    uint64_t next = (uint64_t)(tokens * host / bytes / 2);
+    for (unsigned tries = 0; tries < 3; tries++) {
+        struct tdm_method_prediction p;
+        next = next / l->grain * l->grain;
+        if (next <= fits->tokens || next >= fails->tokens)
+            return TDM_OK;
+        enum tdm_status status = try_tokens(l, next, true, &p, err);
+        l->work += p.work;
+        if (status != TDM_OK || !p.runs || !p.fits_device)
+            return status;
+        struct tdm_known_context known = {.tokens = next,
+                                          .used_bytes = tdm_method_peak_bytes(&p),
+                                          .cached_bytes =
+                                              tdm_method_cached_bytes(&p.steps[p.highest])};
+        *(p.fits ? fits : fails) = known;
+        double slope = (bytes - (double)p.host_peak_bytes) / (tokens - (double)next);
+        if (tries == 0)
+            next += (uint64_t)((host - (double)p.host_peak_bytes) / slope);
+        else
+            next = p.fits ? next + l->grain * (1 + next / l->grain / CLOSE) : next - l->grain;
+    }
+    return TDM_OK;
+}
+
 enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
                                          const struct tdm_machine *machine,
                                          const struct tdm_method_settings *settings, double margin,
                                          const struct tdm_method_prediction *asked,
                                          uint64_t *tokens, uint64_t *work, struct tdm_error *err)
 {
-    const struct tdm_known_context none = {.tokens = 0};
+    struct tdm_known_context fits = {.tokens = 0};
     struct tdm_known_context fails = {.tokens = settings->torch.tokens};
     struct tdm_method_prediction prediction;
     uint64_t grain = tdm_context_grain(model, settings, 1, NULL);
@@ -298,7 +332,19 @@ enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
         fails.fixed_bytes = fixed_bytes(asked);
     }
     *tokens = 0;
-    return grain == 0 ? TDM_OK
-                      : tdm_method_longest(model, machine, settings, margin, grain, &none, &fails,
-                                           tokens, &prediction, work, err);
+    if (grain == 0)
+        return TDM_OK;
+    if (asked->runs && asked->fits_device && !asked->fits_host) {
+        struct longest l = {.model = model,
+                            .machine = machine,
+                            .settings = settings,
+                            .margin = margin,
+                            .grain = grain};
+        enum tdm_status status = bracket_by_host(&l, asked, &fits, &fails, err);
+        *work += l.work;
+        if (status != TDM_OK)
+            return status;
+    }
+    return tdm_method_longest(model, machine, settings, margin, grain, &fits, &fails, tokens,
+                              &prediction, work, err);
 }

@@ -29,7 +29,8 @@ static const struct {
     {"zero", {"zero2", "zero3", "zero3-offload"}},
     {"megatron", {"tensor-parallel", "megatron-cp"}},
     {"megatron-lm", {"tensor-parallel", "megatron-cp"}},
-    {"cp", {"megatron-cp", "ring", "ulysses"}},
+    {"cp", {"megatron-cp", "torch-cp", "ring", "ulysses"}},
+    {"context-parallel", {"torch-cp"}},
     {"tp", {"tensor-parallel"}},
 };
 

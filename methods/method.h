@@ -127,6 +127,10 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err);
 
+/* What the model of these methods assumes, or the divider. */
+const char *tdm_torch_assumption(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings);
+
 /* What it refuses of a second model (torch/second_keys.c). */
 enum tdm_status tdm_second_check(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings, struct tdm_error *err);

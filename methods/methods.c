@@ -8,19 +8,23 @@
 #define GPUS_FROM(least) .least_gpus = least, .most_gpus = 65536u
 
 /* Hugging Face's models, with or without a wrapper, on whole or divided sequences. */
-#define HUGGING_FACE .system = &tdm_torch_system, .cost = tdm_torch_cost, .check = tdm_torch_check
+#define HUGGING_FACE                                                               \
+    .system = &tdm_torch_system, .cost = tdm_torch_cost, .check = tdm_torch_check, \
+    .assumption = tdm_torch_assumption
 #define MEGATRON                                                                            \
     .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
     .assumption = tdm_megatron_assumption
 
-static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters,
-                                                          tdm_keys_offload, NULL};
+/* Those of DeepSpeed have accumulation and clipping of their own. */
+static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
 /* Those whose ranks have whole models, beside which a second one may be. */
-static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch, tdm_keys_adapters,
-                                                          tdm_keys_offload, tdm_keys_second, NULL};
+static const struct tdm_method_key *const whole_keys[] = {
+    tdm_keys_torch, tdm_keys_adapters, tdm_keys_whole, tdm_keys_loop, tdm_keys_second, NULL};
+static const struct tdm_method_key *const sharded_keys[] = {tdm_keys_torch, tdm_keys_adapters,
+                                                            tdm_keys_loop, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_offload, NULL};
+    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_loop, NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
@@ -54,7 +58,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "fully_shard on every layer and the whole: parameters, gradients and states are shards",
      GPUS_FROM(2),
-     .keys = torch_keys,
+     .keys = sharded_keys,
      HUGGING_FACE,
      .wrapper = &tdm_fsdp_wrapper},
     {.name = "deepspeed-zero1",
@@ -91,8 +95,10 @@ static const struct tdm_method methods[] = {
      HUGGING_FACE,
      .wrapper = &tdm_alst_wrapper},
     {.name = "oomb",
-     .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
-     ONE_GPU,
+     .summary = "chunk by chunk, K and V and their gradients in pages, tensor-parallel ranks: OOMB",
+     .divides_sequence = true,
+     .least_gpus = 1,
+     .most_gpus = TDM_CHUNK_RANKS,
      .keys = oomb_keys,
      .system = &tdm_chunk_system,
      .cost = tdm_oomb_cost,
@@ -133,6 +139,13 @@ static const struct tdm_method methods[] = {
      .divider = &tdm_ring_divider,
      .keys = sharing_keys,
      HUGGING_FACE},
+    {.name = "torch-cp",
+     .summary = "PyTorch's own context parallelism: a ring, or keys and values of all GPUs at once",
+     .divides_sequence = true,
+     GPUS_FROM(2),
+     .divider = &tdm_torch_ring_divider,
+     .keys = sharing_keys,
+     HUGGING_FACE},
     {.name = "double-ring",
      .summary = "LoongTrain's ring of nodes around rings of GPUs, zigzag",
      .divides_sequence = true,
@@ -158,7 +171,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
      .divides_sequence = true,
-     GPUS_FROM(2),
+     GPUS_FROM(1),
      .divider = &tdm_burst_divider,
      .keys = burst_keys,
      .system = &tdm_burst_system,

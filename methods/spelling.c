@@ -26,9 +26,14 @@ static const struct alias {
     {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
+    {"optim", "galore_adamw", "optimizer", "galore"},
+    {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
+    {"clip_grad_norm", NULL, "max_grad_norm", NULL},
     {"optim", NULL, "optimizer", NULL},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
+    {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
+    {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     /* TRL's ModelConfig and SFTConfig, and Axolotl */
@@ -47,6 +52,8 @@ static const struct alias {
     {"lora_target_modules", "all-linear", "lora_targets", "all"},
     {"lora_target_modules", NULL, "lora_targets", NULL},
     {"lora_target_linear", "true", "lora_targets", "all"},
+    {"lora_use_dora", NULL, "use_dora", NULL},
+    {"peft_use_dora", NULL, "use_dora", NULL},
     {"lora_modules_to_save", NULL, "modules_to_save", NULL},
     {"use_bnb_nested_quant", NULL, "double_quantization", NULL},
     /* PyTorch */

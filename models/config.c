@@ -23,29 +23,35 @@ enum windows {
     WINDOWS_FOURTH,
 };
 
-/* Parts of a family that have a field in the model; with those of enum tdm_model_part, which have
- * lower bits. */
-enum {
-    PART_OFFSET_NORMS = 1 << 16,
-    PART_SCALED_EMBEDDING = 1 << 17,
-    PART_TIED = 1 << 18, /* the default of tie_word_embeddings */
-    PART_POST_NORMS = 1 << 19,
-    PART_WHOLE_QK_NORM = 1 << 20,
-    PART_SOFTCAPS = 1 << 21,
-    PART_QKV_BIAS_ALONE = 1 << 22, /* attention_bias is of q, k and v, not of o */
-    PART_EXPERTS = 1 << 23,
-    PART_NO_ROPE = 1 << 24,   /* some layers have none */
-    PART_FALCON = 1 << 26,    /* names and defaults of Falcon's fields */
-    PART_NEOX = 1 << 27,      /* the same of GPT-NeoX */
-    PART_HALF_ROPE = 1 << 28, /* half of a head is rotated, if nothing is said */
-    PART_LATENT = 1 << 25,    /* q, and k and v, are made from few dimensions */
-    PARTS_OF_MODEL = 0xffff,
-    PARTS_OF_GEMMA = PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED,
-};
+/* Parts of a family that have a field in the model, and names and defaults of its fields; beside
+ * those of enum tdm_model_part, which have lower bits. */
+#define OWN_PART(number) (UINT64_C(1) << (32 + (number)))
+#define PART_OFFSET_NORMS OWN_PART(0)
+#define PART_SCALED_EMBEDDING OWN_PART(1)
+#define PART_TIED OWN_PART(2) /* the default of tie_word_embeddings */
+#define PART_POST_NORMS OWN_PART(3)
+#define PART_WHOLE_QK_NORM OWN_PART(4)
+#define PART_SOFTCAPS OWN_PART(5)
+#define PART_QKV_BIAS_ALONE OWN_PART(6) /* attention_bias is of q, k and v, not of o */
+#define PART_EXPERTS OWN_PART(7)
+#define PART_NO_ROPE OWN_PART(8)          /* some layers have none */
+#define PART_LATENT OWN_PART(9)           /* q, and k and v, are made from few dimensions */
+#define PART_FALCON OWN_PART(10)          /* names and defaults of Falcon's fields */
+#define PART_NEOX OWN_PART(11)            /* the same of GPT-NeoX */
+#define PART_HALF_ROPE OWN_PART(12)       /* half of a head is rotated, if nothing is said */
+#define PART_ROPE_OF_WINDOWS OWN_PART(13) /* layers without a window are not rotated */
+#define PART_GPT2 OWN_PART(14)            /* names of GPT-2's fields */
+#define PARTS_OF_MODEL UINT64_C(0xffffffff)
+#define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
+#define PARTS_OF_COHERE                                                                     \
+    (TDM_PART_PARALLEL | TDM_PART_MEAN_NORMS | TDM_PART_WIDE_HEADS | TDM_PART_LOGIT_SCALE | \
+     PART_TIED)
 
 #define WINDOW_DEFAULT 4096u      /* sliding_window, if the field is absent */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
 #define ROPE_LAYERS_DEFAULT 4u    /* no_rope_layer_interval */
+#define ATTENTION_CHUNK_DEFAULT 8192u
+#define GPT2_DROPOUT 0.1
 
 struct architecture {
     const char *name;       /* in "architectures" */
@@ -54,12 +60,16 @@ struct architecture {
     uint32_t head_dim;      /* default of head_dim; 0: hidden_size divided by the heads */
     bool qkv_bias, qk_norm;
     enum windows windows;
-    uint32_t parts; /* without any, schedules support it too */
+    uint64_t parts; /* without any, schedules support it too */
     enum tdm_family family;
 };
 
 /* Sources: transformers 5.17, models/MODEL_TYPE/modeling_MODEL_TYPE.py and configuration_*.py. */
 static const struct architecture architectures[] = {
+    {"Cohere2ForCausalLM", "cohere2", 8192, 0, false, false, WINDOWS_FOURTH,
+     PARTS_OF_COHERE | PART_ROPE_OF_WINDOWS, TDM_FAMILY_DENSE},
+    {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE, PARTS_OF_COHERE,
+     TDM_FAMILY_DENSE},
     {"DeepseekV2ForCausalLM", "deepseek_v2", 2048, 0, false, false, WINDOWS_NONE,
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
@@ -67,6 +77,10 @@ static const struct architecture architectures[] = {
     {"FalconForCausalLM", "falcon", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_JOINT_QKV |
          PART_TIED | PART_FALCON,
+     TDM_FAMILY_DENSE},
+    {"GPT2LMHeadModel", "gpt2", 1024, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_JOINT_QKV |
+         TDM_PART_POSITIONS | PART_TIED | PART_GPT2,
      TDM_FAMILY_DENSE},
     {"GPTNeoXForCausalLM", "gpt_neox", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_BIASES |
@@ -86,9 +100,13 @@ static const struct architecture architectures[] = {
     {"GlmForCausalLM", "glm", 131072, 128, false, false, WINDOWS_NONE,
      PART_QKV_BIAS_ALONE | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
      TDM_FAMILY_DENSE},
+    {"GptOssForCausalLM", "gpt_oss", 131072, 64, true, false, WINDOWS_EVEN,
+     TDM_PART_WIDE_NORMS | TDM_PART_SINKS | PART_EXPERTS, TDM_FAMILY_GPT_OSS},
     {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
      TDM_FAMILY_DENSE},
     {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, TDM_FAMILY_DENSE},
+    {"Llama4ForCausalLM", "llama4_text", 4096 * 32, 128, false, false, WINDOWS_NONE,
+     TDM_PART_COMPLEX_ROPE | PART_NO_ROPE | PART_EXPERTS, TDM_FAMILY_LLAMA4},
     {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0,
      TDM_FAMILY_DENSE},
     {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
@@ -233,7 +251,7 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
 };
 
 /* Can it have an activation? Llama and its like can have all, Gemma must have GELU, others SiLU. */
-static bool has_activation(uint32_t parts, enum tdm_activation activation)
+static bool has_activation(uint64_t parts, enum tdm_activation activation)
 {
     bool gemma = parts & PART_SCALED_EMBEDDING;
     if ((parts & TDM_PART_PLAIN_MLP) != 0)
@@ -244,7 +262,7 @@ static bool has_activation(uint32_t parts, enum tdm_activation activation)
 }
 
 /* Gemma's field is hidden_activation; configs of the first one have hidden_act alone. */
-static void read_activation(struct tdm_json_reader *reader, uint32_t parts, struct tdm_model *model)
+static void read_activation(struct tdm_json_reader *reader, uint64_t parts, struct tdm_model *model)
 {
     const struct tdm_activation_type *types = tdm_activation_types;
     bool gemma = parts & PART_SCALED_EMBEDDING;
@@ -252,9 +270,12 @@ static void read_activation(struct tdm_json_reader *reader, uint32_t parts, stru
         gemma && !tdm_json_has(reader, "hidden_act") ? "hidden_activation" : "hidden_act";
     if (gemma && tdm_json_has(reader, "hidden_activation"))
         key = "hidden_activation";
+    if ((parts & PART_GPT2) != 0)
+        key = "activation_function";
     const char *name =
         tdm_json_string_or(reader, key,
-                           types[gemma                               ? TDM_ACTIVATION_GELU_TANH
+                           types[(parts & PART_GPT2) != 0            ? TDM_ACTIVATION_GELU_NEW
+                                 : gemma                             ? TDM_ACTIVATION_GELU_TANH
                                  : (parts & TDM_PART_PLAIN_MLP) != 0 ? TDM_ACTIVATION_GELU
                                                                      : TDM_ACTIVATION_SILU]
                                .name);
@@ -297,7 +318,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
         tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
                       "is not 1; only rotation of whole heads is supported");
-    if (tdm_json_has(reader, "quantization_config"))
+    /* GPT-OSS is published in MXFP4, which transformers makes bf16 to train it. */
+    if (tdm_json_has(reader, "quantization_config") && architecture->family != TDM_FAMILY_GPT_OSS)
         tdm_json_fail(reader, "quantization_config",
                       "is set; quantized weights cannot be trained: take the config of the "
                       "original model");
@@ -308,14 +330,37 @@ static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
     return (uint32_t)tdm_json_count(reader, key, 1, TDM_DIMENSION_LIMIT);
 }
 
+/* The same, with the default that the architecture may have. */
+static uint32_t dimension_or(struct tdm_json_reader *reader, const char *key, uint32_t usual)
+{
+    return usual == 0 ? dimension(reader, key)
+                      : (uint32_t)tdm_json_count_or(reader, key, 1, TDM_DIMENSION_LIMIT, usual);
+}
+
+/* Dimensions that configs of Gemma 3 with a vision tower leave out. */
+static bool leaves_out(const struct architecture *architecture)
+{
+    return (architecture->parts & TDM_PART_TWO_ROPES) != 0 &&
+           (architecture->parts & PART_SCALED_EMBEDDING) != 0;
+}
+
+static bool is_gpt2(const struct architecture *architecture)
+{
+    return (architecture->parts & PART_GPT2) != 0;
+}
+
 static void read_heads(struct tdm_json_reader *reader, const struct architecture *architecture,
                        struct tdm_model *model)
 {
-    model->query_heads = dimension(reader, "num_attention_heads");
+    model->query_heads =
+        dimension_or(reader, is_gpt2(architecture) ? "n_head" : "num_attention_heads",
+                     leaves_out(architecture) ? 8 : 0);
     bool falcon = (architecture->parts & PART_FALCON) != 0;
-    model->kv_heads =
-        (uint32_t)tdm_json_count_or(reader, falcon ? "num_kv_heads" : "num_key_value_heads", 1,
-                                    TDM_DIMENSION_LIMIT, falcon ? 1 : model->query_heads);
+    model->kv_heads = (uint32_t)tdm_json_count_or(
+        reader, falcon ? "num_kv_heads" : "num_key_value_heads", 1, TDM_DIMENSION_LIMIT,
+        falcon                     ? 1
+        : leaves_out(architecture) ? 4
+                                   : model->query_heads);
     if (falcon)
         model->kv_heads = 1; /* multi_query */
     if (tdm_json_status(reader) != TDM_OK)
@@ -407,8 +452,9 @@ static uint64_t full_layers(struct tdm_json_reader *reader, enum windows windows
 /* SmolLM3: no_rope_layers has 1 for a layer that is rotated; by default every fourth is not. */
 static void read_rope_layers(struct tdm_json_reader *reader, struct tdm_model *model)
 {
-    bool said = tdm_json_has(reader, "no_rope_layers");
-    const json_t *list = said ? tdm_json_array(reader, "no_rope_layers") : NULL;
+    const json_t *list =
+        tdm_json_has(reader, "no_rope_layers") ? tdm_json_array(reader, "no_rope_layers") : NULL;
+    bool said = json_array_size(list) > 0; /* configs of Llama 4 have an empty one */
     uint64_t every = tdm_json_count_or(reader, "no_rope_layer_interval", 1, TDM_LAYER_LIMIT,
                                        ROPE_LAYERS_DEFAULT);
     if (said && tdm_json_status(reader) == TDM_OK && json_array_size(list) != model->layers)
@@ -418,6 +464,16 @@ static void read_rope_layers(struct tdm_json_reader *reader, struct tdm_model *m
     for (uint32_t i = 0; i < model->layers && tdm_json_status(reader) == TDM_OK; i++)
         model->layer_kinds[i].no_rope =
             said ? json_integer_value(json_array_get(list, i)) == 0 : (i + 1) % every == 0;
+}
+
+/* Llama 4: layers with rotation attend within chunks of so many tokens, which for memory are
+ * windows. */
+static void read_attention_chunks(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    uint64_t chunk = tdm_json_count_or(reader, "attention_chunk_size", 1, UINT64_C(1) << 40,
+                                       ATTENTION_CHUNK_DEFAULT);
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].window = model->layer_kinds[i].no_rope ? 0 : chunk;
 }
 
 /* Reads the kinds of all layers. */
@@ -445,8 +501,13 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     tdm_experts_read_layers(reader, architecture->family, model);
     if ((architecture->parts & PART_NO_ROPE) != 0)
         read_rope_layers(reader, model);
-    if (tdm_json_has(reader, "layer_types"))
+    if (architecture->family == TDM_FAMILY_LLAMA4)
+        read_attention_chunks(reader, model);
+    else if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
+    for (uint32_t i = 0; i < model->layers; i++)
+        if ((architecture->parts & PART_ROPE_OF_WINDOWS) != 0)
+            model->layer_kinds[i].no_rope = model->layer_kinds[i].window == 0;
 }
 
 /* The share of a head's dimensions that is rotated. New configs have it in rope_parameters. */
@@ -477,12 +538,27 @@ static void refuse_falcon(struct tdm_json_reader *reader)
                           needed[i].value ? "false" : "true");
 }
 
+/* GPT-2 has dropout of its values and of its attention's weights. */
+static void read_gpt2(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    model->dropout = tdm_json_number_or(reader, "resid_pdrop", 0, 1, GPT2_DROPOUT);
+    model->attention_dropout = tdm_json_number_or(reader, "attn_pdrop", 0, 1, GPT2_DROPOUT);
+    bool embedded = tdm_json_number_or(reader, "embd_pdrop", 0, 1, GPT2_DROPOUT) > 0;
+    if (tdm_json_status(reader) == TDM_OK && embedded != (model->dropout > 0))
+        tdm_json_fail(reader, "embd_pdrop",
+                      "must be 0 if \"resid_pdrop\" is, and above it otherwise");
+    if (tdm_json_bool_or(reader, "reorder_and_upcast_attn", false))
+        tdm_json_fail(reader, "reorder_and_upcast_attn", "is true, which is not known");
+    if (tdm_json_bool_or(reader, "add_cross_attention", false))
+        tdm_json_fail(reader, "add_cross_attention", "is true, which is not known");
+}
+
 /* Reads the options that only predictions of other systems know, and the activation. */
 static void read_parts(struct tdm_json_reader *reader, const struct architecture *architecture,
                        struct tdm_model *model)
 {
-    uint32_t parts = architecture->parts;
-    model->parts = parts & PARTS_OF_MODEL;
+    uint64_t parts = architecture->parts;
+    model->parts = (uint32_t)(parts & PARTS_OF_MODEL);
     model->sized_only = parts != 0;
     model->scaled_embedding = (parts & PART_SCALED_EMBEDDING) != 0;
     model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
@@ -511,30 +587,43 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);
         model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
     }
+    if (is_gpt2(architecture))
+        read_gpt2(reader, model);
+    if ((parts & TDM_PART_MEAN_NORMS) != 0 && tdm_json_bool_or(reader, "use_qk_norm", false))
+        tdm_json_fail(reader, "use_qk_norm", "is true, which is not known");
+    if (architecture->family == TDM_FAMILY_LLAMA4) {
+        model->head_norms = tdm_json_bool_or(reader, "use_qk_norm", true);
+        /* A number in the published configs, where it only counts whether it is 0. */
+        const json_t *tuning = json_object_get(reader->object, "attn_temperature_tuning");
+        model->scaled_queries =
+            !json_is_false(tuning) && (!json_is_integer(tuning) || json_integer_value(tuning) != 0);
+    }
     tdm_experts_read(reader, architecture->family, model);
     if ((parts & PART_LATENT) != 0)
         tdm_latent_read(reader, model);
 }
 
-enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
+static enum tdm_status read_text_model(struct tdm_json_reader *reader,
+                                       const struct architecture *architecture,
+                                       struct tdm_model *model)
 {
-    const struct architecture *architecture = find_architecture(reader);
-    if (architecture == NULL)
-        return tdm_json_status(reader);
     snprintf(model->architecture, sizeof(model->architecture), "%s", architecture->name);
     refuse_options(reader, architecture);
 
-    model->hidden = dimension(reader, "hidden_size");
+    bool gpt2 = is_gpt2(architecture), falcon = (architecture->parts & PART_FALCON) != 0;
+    model->hidden = dimension(reader, gpt2 ? "n_embd" : "hidden_size");
     model->intermediate =
-        (architecture->parts & PART_FALCON) != 0
-            ? (uint32_t)tdm_json_count_or(reader, "ffn_hidden_size", 1, TDM_DIMENSION_LIMIT,
-                                          UINT64_C(4) * model->hidden)
-            : dimension(reader, "intermediate_size");
-    model->layers = (uint32_t)tdm_json_count(reader, "num_hidden_layers", 1, TDM_LAYER_LIMIT);
-    model->vocabulary = dimension(reader, "vocab_size");
+        gpt2 || falcon
+            ? (uint32_t)tdm_json_count_or(reader, gpt2 ? "n_inner" : "ffn_hidden_size", 1,
+                                          TDM_DIMENSION_LIMIT, UINT64_C(4) * model->hidden)
+            : dimension(reader, architecture->family == TDM_FAMILY_LLAMA4 ? "intermediate_size_mlp"
+                                                                          : "intermediate_size");
+    model->layers = (uint32_t)tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers", 1,
+                                             TDM_LAYER_LIMIT);
+    model->vocabulary = dimension_or(reader, "vocab_size", leaves_out(architecture) ? 262208 : 0);
     read_heads(reader, architecture, model);
-    model->max_context = tdm_json_count_or(reader, "max_position_embeddings", 1, UINT64_C(1) << 40,
-                                           architecture->max_context);
+    model->max_context = tdm_json_count_or(reader, gpt2 ? "n_positions" : "max_position_embeddings",
+                                           1, UINT64_C(1) << 40, architecture->max_context);
     model->norm_epsilon = tdm_json_number_or(reader, "rms_norm_eps", 1e-30, 1, 1e-6);
     model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
     model->tied =
@@ -552,4 +641,51 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
     }
     read_layer_kinds(reader, architecture, model);
     return tdm_json_status(reader);
+}
+
+/* A model of text and pictures whose config has that of the text in "text_config". */
+static bool has_text_config(const struct tdm_json_reader *reader)
+{
+    static const char *const names[] = {"Gemma3ForConditionalGeneration",
+                                        "Llama4ForConditionalGeneration",
+                                        "Mistral3ForConditionalGeneration"};
+    const char *name =
+        json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));
+    for (size_t i = 0; name != NULL && i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Of such a model the language model alone. */
+static enum tdm_status read_inner(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    struct tdm_json_reader inner = *reader;
+    inner.prefix = "text_config";
+    inner.object = tdm_json_object(reader, "text_config");
+    inner.status = tdm_json_status(reader);
+    const char *type =
+        tdm_json_status(&inner) == TDM_OK ? tdm_json_string(&inner, "model_type") : NULL;
+    const struct architecture *architecture = NULL;
+    for (size_t i = 0; type != NULL && i < ARCHITECTURES; i++)
+        if (strcmp(type, architectures[i].model_type) == 0)
+            architecture = &architectures[i];
+    if (tdm_json_status(&inner) == TDM_OK && architecture == NULL)
+        unsupported(&inner, "model_type", type);
+    if (tdm_json_status(&inner) == TDM_OK)
+        read_text_model(&inner, architecture, model);
+    model->text_alone = model->sized_only = true;
+    if (tdm_json_has(reader, "tie_word_embeddings")) /* that of the whole counts */
+        model->tied = tdm_json_bool_or(reader, "tie_word_embeddings", model->tied);
+    reader->status = tdm_json_status(&inner);
+    return reader->status;
+}
+
+enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    if (has_text_config(reader))
+        return read_inner(reader, model);
+    const struct architecture *architecture = find_architecture(reader);
+    return architecture == NULL ? tdm_json_status(reader)
+                                : read_text_model(reader, architecture, model);
 }

@@ -44,6 +44,17 @@ static void read_qwen_layers(struct tdm_json_reader *reader, struct tdm_model *m
         model->layer_kinds[i].experts = (i + 1) % every == 0 && !is_listed(dense, i);
 }
 
+/* Llama 4's layers with experts are listed, or are every n-th. */
+static void read_llama4_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    uint64_t every = tdm_json_count_or(reader, "interleave_moe_layer_step", 1, TDM_LAYER_LIMIT, 1);
+    const json_t *listed =
+        tdm_json_has(reader, "moe_layers") ? tdm_json_array(reader, "moe_layers") : NULL;
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].experts =
+            listed != NULL ? is_listed(listed, i) : (i + 1) % every == 0;
+}
+
 void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family family,
                              struct tdm_model *model)
 {
@@ -51,6 +62,8 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
         model->layer_kinds[i].experts = model->experts.count > 0;
     if (family == TDM_FAMILY_DEEPSEEK)
         read_deepseek_layers(reader, model);
+    else if (family == TDM_FAMILY_LLAMA4)
+        read_llama4_layers(reader, model);
     else if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_MOE)
         read_qwen_layers(reader, model);
 }
@@ -68,20 +81,32 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         [TDM_FAMILY_QWEN3_MOE] = {"num_experts", true, false, false, false},
         [TDM_FAMILY_QWEN2_MOE] = {"num_experts", true, false, false, true},
         [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false},
+        [TDM_FAMILY_GPT_OSS] = {"num_local_experts", false, false, false, true},
+        [TDM_FAMILY_LLAMA4] = {"num_local_experts", true, false, false, false},
     };
     struct tdm_experts *e = &model->experts;
     if (family == TDM_FAMILY_DENSE)
         return;
-    e->count = dimension(reader, families[family].count);
+    /* transformers 5 writes this name for all families. */
+    const char *own = families[family].count, *common = "num_local_experts";
+    e->count = dimension(reader,
+                         !tdm_json_has(reader, own) && tdm_json_has(reader, common) ? common : own);
     e->per_token = dimension(reader, "num_experts_per_tok");
-    e->intermediate = families[family].own_intermediate ? dimension(reader, "moe_intermediate_size")
-                                                        : model->intermediate;
+    const bool llama4 = family == TDM_FAMILY_LLAMA4;
+    e->intermediate =
+        families[family].own_intermediate
+            ? dimension(reader, llama4 ? "intermediate_size" : "moe_intermediate_size")
+            : model->intermediate;
     e->normalized =
         families[family].normalized || tdm_json_bool_or(reader, "norm_topk_prob", false);
     e->wide_weights = families[family].wide_weights;
     e->router_first = families[family].router_first;
     if (family == TDM_FAMILY_DEEPSEEK)
         e->shared = e->intermediate * dimension_or_none(reader, "n_shared_experts");
+    e->biased = family == TDM_FAMILY_GPT_OSS;
+    e->all_rows = llama4;
+    if (llama4)
+        e->shared = e->intermediate;
     if (family == TDM_FAMILY_QWEN2_MOE) {
         e->shared = dimension(reader, "shared_expert_intermediate_size");
         e->shared_gate = true;

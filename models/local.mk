@@ -17,6 +17,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
 	models/configs/byte-1m.json \
+	models/configs/command-r7b.json \
 	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v3.json \
@@ -28,6 +29,12 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gemma-3-1b.json \
 	models/configs/gemma-7b.json \
 	models/configs/glm-4-9b.json \
+	models/configs/gpt-oss-120b.json \
+	models/configs/gpt-oss-20b.json \
+	models/configs/gpt2-large.json \
+	models/configs/gpt2-medium.json \
+	models/configs/gpt2-xl.json \
+	models/configs/gpt2.json \
 	models/configs/granite-3.1-8b.json \
 	models/configs/llama-2-70b.json \
 	models/configs/llama-2-7b.json \
@@ -36,6 +43,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/llama-3.1-8b.json \
 	models/configs/llama-3.2-1b.json \
 	models/configs/llama-3.2-3b.json \
+	models/configs/llama-4-maverick.json \
+	models/configs/llama-4-scout.json \
 	models/configs/ministral-8b.json \
 	models/configs/mistral-7b-v0.1.json \
 	models/configs/mistral-7b-v0.3.json \

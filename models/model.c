@@ -245,7 +245,7 @@ static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
     enum tdm_status status = tdm_model_names(&names, err);
     if (status != TDM_OK)
         return status;
-    char list[600], suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
+    char list[1200], suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
              name);

@@ -63,6 +63,8 @@ struct tdm_experts {
     bool normalized;   /* the weights of a token's chosen experts add up to 1 */
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
+    bool biased;       /* router and experts have biases, gates are clamped: GPT-OSS */
+    bool all_rows;     /* every expert computes all tokens: Llama 4 as transformers has it */
 };
 
 /* Latent attention: q, and k and v, come from products of few dimensions, each normed. Heads of q
@@ -92,6 +94,13 @@ enum tdm_model_part {
     TDM_PART_PLAIN_MLP = 8192,      /* up, activation, down: no gate */
     TDM_PART_BIASES = 16384,        /* all products of a layer have biases */
     TDM_PART_HEAD_BIAS = 32768,     /* so does the head */
+    TDM_PART_MEAN_NORMS = 1 << 16,  /* LayerNorm without a bias, of single operations: Cohere */
+    TDM_PART_WIDE_HEADS = 1 << 17,  /* heads are made fp32 before they are rotated: Cohere */
+    TDM_PART_LOGIT_SCALE = 1 << 18, /* logits are multiplied by a number */
+    TDM_PART_POSITIONS = 1 << 19,   /* learned positions in place of rotation: GPT-2 */
+    TDM_PART_SINKS = 1 << 20,       /* a sink for each head; half the angles; biases of q, k, v, o:
+                                       GPT-OSS */
+    TDM_PART_COMPLEX_ROPE = 1 << 21, /* heads are rotated as complex numbers: Llama 4 */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -113,31 +122,36 @@ enum tdm_role {
     TDM_ROLE_HEAD,           /* [vocabulary, hidden]; absent if tied */
     TDM_ROLE_Q_NORM,         /* [head_dim], for all heads of the layer; after its other tensors */
     TDM_ROLE_K_NORM,         /* [head_dim] */
-    TDM_ROLE_POST_ATTENTION_NORM, /* [hidden] */
-    TDM_ROLE_POST_MLP_NORM,       /* [hidden] */
-    TDM_ROLE_ROUTER,              /* [experts, hidden] */
-    TDM_ROLE_EXPERTS_GATE_UP,     /* [experts * 2 * expert intermediate, hidden] */
-    TDM_ROLE_EXPERTS_DOWN,        /* [experts * hidden, expert intermediate] */
-    TDM_ROLE_QKV,                 /* [(query_heads + 2 kv_heads) * head_dim, hidden] */
-    TDM_ROLE_GATE_UP,             /* [2 * intermediate, hidden] */
-    TDM_ROLE_ATTENTION_NORM_BIAS, /* [hidden] */
-    TDM_ROLE_MLP_NORM_BIAS,       /* [hidden] */
-    TDM_ROLE_FINAL_NORM_BIAS,     /* [hidden] */
-    TDM_ROLE_QKV_BIAS,            /* as many as rows of QKV */
-    TDM_ROLE_O_BIAS,              /* [hidden] */
-    TDM_ROLE_UP_BIAS,             /* [intermediate] */
-    TDM_ROLE_DOWN_BIAS,           /* [hidden] */
-    TDM_ROLE_HEAD_BIAS,           /* [vocabulary] */
-    TDM_ROLE_Q_LATENT,            /* [q_rank, hidden] */
-    TDM_ROLE_Q_LATENT_NORM,       /* [q_rank] */
-    TDM_ROLE_Q_FROM_LATENT,       /* [query_heads * head_dim, q_rank] */
-    TDM_ROLE_KV_LATENT,           /* [kv_rank + rotary_dim, hidden] */
-    TDM_ROLE_KV_LATENT_NORM,      /* [kv_rank] */
-    TDM_ROLE_KV_FROM_LATENT,      /* [query_heads * (plain_dim + value_dim), kv_rank] */
-    TDM_ROLE_SHARED_GATE,         /* [shared, hidden] */
-    TDM_ROLE_SHARED_UP,           /* [shared, hidden] */
-    TDM_ROLE_SHARED_DOWN,         /* [hidden, shared] */
-    TDM_ROLE_SHARED_EXPERT_GATE,  /* [1, hidden], a matrix */
+    TDM_ROLE_POST_ATTENTION_NORM,  /* [hidden] */
+    TDM_ROLE_POST_MLP_NORM,        /* [hidden] */
+    TDM_ROLE_ROUTER,               /* [experts, hidden] */
+    TDM_ROLE_EXPERTS_GATE_UP,      /* [experts * 2 * expert intermediate, hidden] */
+    TDM_ROLE_EXPERTS_DOWN,         /* [experts * hidden, expert intermediate] */
+    TDM_ROLE_QKV,                  /* [(query_heads + 2 kv_heads) * head_dim, hidden] */
+    TDM_ROLE_GATE_UP,              /* [2 * intermediate, hidden] */
+    TDM_ROLE_ATTENTION_NORM_BIAS,  /* [hidden] */
+    TDM_ROLE_MLP_NORM_BIAS,        /* [hidden] */
+    TDM_ROLE_FINAL_NORM_BIAS,      /* [hidden] */
+    TDM_ROLE_QKV_BIAS,             /* as many as rows of QKV */
+    TDM_ROLE_O_BIAS,               /* [hidden] */
+    TDM_ROLE_UP_BIAS,              /* [intermediate] */
+    TDM_ROLE_DOWN_BIAS,            /* [hidden] */
+    TDM_ROLE_HEAD_BIAS,            /* [vocabulary] */
+    TDM_ROLE_Q_LATENT,             /* [q_rank, hidden] */
+    TDM_ROLE_Q_LATENT_NORM,        /* [q_rank] */
+    TDM_ROLE_Q_FROM_LATENT,        /* [query_heads * head_dim, q_rank] */
+    TDM_ROLE_KV_LATENT,            /* [kv_rank + rotary_dim, hidden] */
+    TDM_ROLE_KV_LATENT_NORM,       /* [kv_rank] */
+    TDM_ROLE_KV_FROM_LATENT,       /* [query_heads * (plain_dim + value_dim), kv_rank] */
+    TDM_ROLE_SHARED_GATE,          /* [shared, hidden] */
+    TDM_ROLE_SHARED_UP,            /* [shared, hidden] */
+    TDM_ROLE_SHARED_DOWN,          /* [hidden, shared] */
+    TDM_ROLE_SHARED_EXPERT_GATE,   /* [1, hidden], a matrix */
+    TDM_ROLE_SINKS,                /* [query_heads] */
+    TDM_ROLE_ROUTER_BIAS,          /* [experts] */
+    TDM_ROLE_EXPERTS_GATE_UP_BIAS, /* [experts, 2 * expert intermediate] */
+    TDM_ROLE_EXPERTS_DOWN_BIAS,    /* [experts, hidden] */
+    TDM_ROLE_POSITIONS,            /* [max_context, hidden], beside the embedding */
     TDM_ROLES
 };
 
@@ -207,11 +221,15 @@ struct tdm_model {
     struct tdm_latent latent;
     uint32_t parts;        /* bits of enum tdm_model_part */
     uint32_t rotary_dim;   /* dimensions of a head that are rotated */
+    bool text_alone;       /* its config has a vision tower too, which is not counted */
     bool sized_only;       /* predictions support it, schedules do not */
     bool scaled_embedding; /* embeddings are multiplied by sqrt(hidden) */
     bool offset_norms;     /* norms multiply by 1 + weight, in fp32 */
     bool whole_qk_norm;    /* q and k are normed over all heads at once */
-    bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
+    bool head_norms;       /* q and k are normed without weights where they are rotated: Llama 4 */
+    bool scaled_queries;   /* q is scaled by its position where it is not rotated: Llama 4 */
+    double dropout, attention_dropout; /* of a training's values and scores: GPT-2; 0: none */
+    bool two_norms; /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */

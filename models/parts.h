@@ -26,6 +26,8 @@ enum tdm_family {
     TDM_FAMILY_QWEN3_MOE,
     TDM_FAMILY_QWEN2_MOE,
     TDM_FAMILY_DEEPSEEK,
+    TDM_FAMILY_GPT_OSS,
+    TDM_FAMILY_LLAMA4,
 };
 
 /* Fill model->experts, and after layer_kinds exist which of them have experts; model->latent,

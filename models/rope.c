@@ -52,13 +52,14 @@ static bool find_kind(const char *name, enum tdm_rope_kind *kind)
     return false;
 }
 
-static void read_llama3(struct tdm_json_reader *reader, struct tdm_rope *rope)
+static void read_llama3(struct tdm_json_reader *reader, const struct tdm_model *model,
+                        struct tdm_rope *rope)
 {
     rope->low_frequency_factor = tdm_json_number(reader, "low_freq_factor", 1e-6, 1e6);
     rope->high_frequency_factor = tdm_json_number(reader, "high_freq_factor", 1e-6, 1e6);
     rope->original_context = tdm_json_count(reader, "original_max_position_embeddings", 1,
                                             UINT64_C(1) << ORIGINAL_CONTEXT_BITS);
-    if (tdm_json_status(reader) == TDM_OK &&
+    if (tdm_json_status(reader) == TDM_OK && !model->sized_only &&
         rope->high_frequency_factor <= rope->low_frequency_factor)
         tdm_json_fail(reader, "high_freq_factor",
                       "is %g; it must be greater than \"low_freq_factor\", %g",
@@ -86,7 +87,7 @@ static void read_yarn(struct tdm_json_reader *reader, const struct tdm_model *mo
                        ? yarn_scale(rope->factor, mscale) / yarn_scale(rope->factor, mscale_all_dim)
                        : yarn_scale(rope->factor, 1);
     rope->attention_factor = tdm_json_number_or(reader, "attention_factor", 1e-6, 1e6, scale);
-    if (!tdm_json_bool_or(reader, "truncate", true))
+    if (!tdm_json_bool_or(reader, "truncate", true) && !model->sized_only)
         tdm_json_fail(reader, "truncate", "is false, which is not supported; remove it");
     if (tdm_json_status(reader) == TDM_OK && rope->beta_fast < rope->beta_slow)
         tdm_json_fail(reader, "beta_fast", "is %g; it must be at least \"beta_slow\", %g",
@@ -110,6 +111,9 @@ static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model 
     /* Its factors change angles, and no shape, so predictions need not know them. */
     if (model->sized_only && strcmp(name, "longrope") == 0)
         return;
+    if (model->sized_only && (json_object_get(reader->object, "full_attention") != NULL ||
+                              !find_kind(name, &rope->kind)))
+        return; /* two objects, for layers with a window and without, or a kind of its own */
     if (!find_kind(name, &rope->kind)) {
         tdm_json_fail(reader, key,
                       "is \"%.40s\", which is not supported; supported are default, linear, "
@@ -125,7 +129,7 @@ static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model 
     if (rope->kind != TDM_ROPE_PLAIN)
         rope->factor = tdm_json_number(reader, "factor", 1, 1e6);
     if (rope->kind == TDM_ROPE_LLAMA3)
-        read_llama3(reader, rope);
+        read_llama3(reader, model, rope);
     else if (rope->kind == TDM_ROPE_YARN)
         read_yarn(reader, model, rope);
 }

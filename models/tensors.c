@@ -30,6 +30,9 @@ enum side {
     SIDE_KV_FROM_LATENT,
     SIDE_VALUES,
     SIDE_SHARED,
+    SIDE_HEADS,
+    SIDE_GATE_UP_OF_EXPERT,
+    SIDE_POSITIONS,
 };
 
 static const struct {
@@ -76,6 +79,12 @@ static const struct {
     [TDM_ROLE_SHARED_UP] = {"mlp.shared_experts.up_proj.weight", SIDE_SHARED, SIDE_HIDDEN},
     [TDM_ROLE_SHARED_DOWN] = {"mlp.shared_experts.down_proj.weight", SIDE_HIDDEN, SIDE_SHARED},
     [TDM_ROLE_SHARED_EXPERT_GATE] = {"mlp.shared_expert_gate.weight", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_SINKS] = {"self_attn.sinks", SIDE_ONE, SIDE_HEADS},
+    [TDM_ROLE_ROUTER_BIAS] = {"mlp.router.bias", SIDE_ONE, SIDE_EXPERTS},
+    [TDM_ROLE_EXPERTS_GATE_UP_BIAS] = {"mlp.experts.gate_up_proj_bias", SIDE_EXPERTS,
+                                       SIDE_GATE_UP_OF_EXPERT},
+    [TDM_ROLE_EXPERTS_DOWN_BIAS] = {"mlp.experts.down_proj_bias", SIDE_EXPERTS, SIDE_HIDDEN},
+    [TDM_ROLE_POSITIONS] = {"transformer.wpe.weight", SIDE_POSITIONS, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_HEAD] = {"lm_head.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
@@ -123,6 +132,12 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
                (model->latent.kv_rank > 0 ? model->latent.value_dim : model->head_dim);
     case SIDE_SHARED:
         return model->experts.shared;
+    case SIDE_HEADS:
+        return model->query_heads;
+    case SIDE_GATE_UP_OF_EXPERT:
+        return UINT64_C(2) * model->experts.intermediate;
+    case SIDE_POSITIONS:
+        return model->max_context;
     }
     return 0;
 }
@@ -131,7 +146,10 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
 static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role role)
 {
     if (unit == tdm_model_embedding_unit(model))
-        return role == TDM_ROLE_EMBEDDING;
+        return role == TDM_ROLE_EMBEDDING ||
+               (role == TDM_ROLE_POSITIONS && (model->parts & TDM_PART_POSITIONS) != 0);
+    if (role == TDM_ROLE_POSITIONS)
+        return false;
     if (unit == tdm_model_head_unit(model))
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
                (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
@@ -155,6 +173,11 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return false;
     if (latent && role == TDM_ROLE_Q)
         return model->latent.q_rank == 0;
+    if (role == TDM_ROLE_ROUTER_BIAS || role == TDM_ROLE_EXPERTS_GATE_UP_BIAS ||
+        role == TDM_ROLE_EXPERTS_DOWN_BIAS)
+        return experts && model->experts.biased;
+    if (role == TDM_ROLE_SINKS || (role == TDM_ROLE_O_BIAS && (model->parts & TDM_PART_SINKS) != 0))
+        return (model->parts & TDM_PART_SINKS) != 0 && unit != tdm_model_head_unit(model);
     const bool biases = (model->parts & TDM_PART_BIASES) != 0;
     const bool one_norm = (model->parts & TDM_PART_PARALLEL) != 0 && !model->two_norms;
     if (role == TDM_ROLE_FINAL_NORM_BIAS || role == TDM_ROLE_HEAD_BIAS)
@@ -337,6 +360,10 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & (TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP), "joint products"},
                  {model->parts & (TDM_PART_CUT_ROPE | TDM_PART_TWO_ROPES), "other rotations"},
                  {model->parts & TDM_PART_MULTIPLIERS, "multipliers"},
+                 {model->parts & TDM_PART_MEAN_NORMS, "LayerNorm without a bias"},
+                 {model->parts & TDM_PART_POSITIONS, "learned positions"},
+                 {model->parts & TDM_PART_SINKS, "sinks of attention"},
+                 {model->parts & TDM_PART_COMPLEX_ROPE, "rotation of complex numbers"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
     out[0] = '\0';
@@ -376,7 +403,9 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[i];
         uint64_t elements = tensor->elements;
-        if (tensor->unit >= model->layers || shapes[tensor->role].rows == SIDE_ONE)
+        if (tensor->unit >= model->layers || shapes[tensor->role].rows == SIDE_ONE ||
+            tensor->role == TDM_ROLE_EXPERTS_GATE_UP_BIAS ||
+            tensor->role == TDM_ROLE_EXPERTS_DOWN_BIAS)
             continue;
         if (active && (tensor->role == TDM_ROLE_EXPERTS_GATE_UP ||
                        tensor->role == TDM_ROLE_EXPERTS_DOWN)) /* all experts have the same size */
@@ -388,9 +417,9 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
 
 const char *tdm_model_rare_part(const struct tdm_model *model)
 {
-    return model->latent.kv_rank > 0   ? "latent keys and values"
-           : model->experts.shared > 0 ? "shared experts"
-                                       : NULL;
+    return model->latent.kv_rank > 0                               ? "latent keys and values"
+           : model->experts.shared > 0 && !model->experts.all_rows ? "shared experts"
+                                                                   : NULL;
 }
 
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens)

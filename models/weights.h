@@ -129,8 +129,8 @@ enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *
 /* The directory under its temporary name. */
 const char *tdm_weights_temporary(const struct tdm_weights_writer *writer);
 
-/* Joins one that another process creates. Only tdm_weights_abandon() ends the writer, and it
- * removes nothing. */
+/* Joins one that another process creates. TDM_IO if its directory is not seen here. Only
+ * tdm_weights_abandon() ends the writer, and it removes nothing. */
 enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const char *temporary,
                                  struct tdm_weights_writer **writer, struct tdm_error *err);
 

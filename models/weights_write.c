@@ -266,6 +266,12 @@ const char *tdm_weights_temporary(const struct tdm_weights_writer *writer)
 enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const char *temporary,
                                  struct tdm_weights_writer **out, struct tdm_error *err)
 {
+    if (access(temporary, F_OK) != 0) {
+        tdm_fail(err, TDM_IO, "%s: another process writes there, and here is no such directory",
+                 target->directory);
+        return tdm_hint(err,
+                        "all processes write: name a directory that all have, by the same name");
+    }
     struct tdm_weights_writer *writer = calloc(1, sizeof(*writer));
     if (writer != NULL) {
         writer->target = *target;

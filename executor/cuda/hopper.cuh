@@ -134,6 +134,12 @@ template <int COUNT> static __device__ __forceinline__ void tdm_give_registers(v
 
 /* ---- copies by the engine: one thread issues them, a barrier counts their bytes ---- */
 
+/* Fetches a map ahead of the first copy that uses it. */
+static __device__ __forceinline__ void tdm_fetch_map(const CUtensorMap &map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 /* Copies a box of a tensor of three or five dimensions. `row` is its position in the second
  * dimension, `column` in the third (in columns of 64). */
 static __device__ __forceinline__ void

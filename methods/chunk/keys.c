@@ -16,6 +16,15 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
     return strcmp(value, "dense") == 0 ? TDM_OK : tdm_key_read_tokens(key, value, settings, err);
 }
 
+static enum tdm_status read_window(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    settings->chunk.window = strcmp(value, "model") == 0 ? TDM_AUTO : 0;
+    if (settings->chunk.window > 0 || strcmp(value, "none") == 0)
+        return TDM_OK;
+    return tdm_key_read_tokens(key, value, settings, err);
+}
+
 /* Keys that all three methods have. */
 #define OPTIMIZER(assumed)                                                            \
     {                                                                                 \
@@ -67,6 +76,9 @@ const struct tdm_method_key tdm_keys_oomb[] = {
     {"budget", "dense|N", "dense",
      "page_budget pages, in tokens, that a page of queries reads beside its chunk", read_budget,
      FIELD(chunk.budget)},
+    {"local_attention", "none|model|N", "none",
+     "layers that read their latest pages only: those with a window in the model, or all, N tokens",
+     read_window, FIELD(chunk.window)},
     {"layer_checkpoint", "yes|no", "yes", "grad_ckpt: of a chunk only layer inputs are kept",
      .read = tdm_key_read_refusal, FIELD(chunk.checkpoint)},
     {"kv_offload", "no|yes", "no",
@@ -100,16 +112,27 @@ const struct tdm_method_key tdm_keys_seco[] = {
 
 static bool has_groups(const struct tdm_key_case *c)
 {
-    return !c->settings->torch.full_attention;
+    return !c->settings->torch.full_attention || c->settings->torch.materialized_groups;
 }
 
+static bool has_flash(const struct tdm_key_case *c)
+{
+    return !c->settings->torch.materialized_groups;
+}
+
+static const struct tdm_key_need needs_flash = {"with use_flash_attn=no", has_flash};
 static const struct tdm_key_need needs_groups = {"with use_full_attn=yes", has_groups};
 
 const struct tdm_method_key tdm_keys_longlora[] = {
     {"group_size_ratio", "1/2|1/4|1/8", "1/4", "tokens of a group, as a fraction of all",
      tdm_key_read_choice, FIELD(torch.groups), .needs = {&needs_groups}},
+    {"use_flash_attn", "yes|no", "yes", "no: scores of groups in memory", tdm_key_read_switch,
+     FIELD(torch.materialized_groups)},
     {"use_full_attn", "no|yes", "no", "attention to all tokens, without groups",
-     tdm_key_read_switch, FIELD(torch.full_attention)},
+     tdm_key_read_switch, FIELD(torch.full_attention), .needs = {&needs_flash}},
+    {"program", "fine-tune|supervised-fine-tune", "fine-tune",
+     "supervised: groups of 8,192 tokens where 4,096 do not divide the context",
+     tdm_key_read_switch, FIELD(torch.supervised), .needs = {&needs_groups}},
     {"trainable_params", "none|embed,norm", "embed,norm", "trained beside the adapters",
      tdm_key_read_switch, FIELD(torch.trained_norms), .needs = {&tdm_need_lora}},
     LORA_RANK("8"),

@@ -4,7 +4,9 @@
  * forward_flashattn_full). q and repeated k, v are stacked. Each half of the heads becomes a
  * sequence of its own, packed and unpadded. FlashAttention runs inside groups of tokens, which
  * begin half a group later for the second half. The shift moves no values. Full attention has
- * neither halves nor groups.
+ * neither halves nor groups. Without FlashAttention (forward_noflashattn) half of the heads is
+ * rolled in place, and the scores of each group are in memory. supervised-fine-tune.py has groups
+ * of 8,192 tokens where 4,096 do not divide the context (llama_attn_replace_sft.py).
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -93,6 +95,43 @@ static struct tdm_eager_value *flash(struct tdm_eager *m, struct tdm_eager_value
     return tdm_node_finish(m, node, y);
 }
 
+#define SUPERVISED_GROUP 8192u
+#define SUPERVISED_UNIT 4096u
+
+uint64_t tdm_shifted_group_tokens(const struct tdm_torch_settings *s)
+{
+    if (s->supervised && !s->materialized_groups && s->tokens % SUPERVISED_UNIT != 0)
+        return SUPERVISED_GROUP;
+    return s->tokens / (2u << s->groups);
+}
+
+/* A whole gradient for what was written to; the written half is taken out of it and rolled back;
+ * its slice is a whole gradient again, and both are added. */
+static void shift_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    struct tdm_eager_value *half =
+        tdm_value_new(m, edge->rows / HALVES, edge->columns, grads[0]->element_bytes);
+    struct tdm_eager_value *rolled = tdm_value_like(m, half);
+    tdm_drop(m, half);
+    tdm_drop(m, tdm_value_like(m, results[0]));
+    tdm_drop(m, rolled);
+}
+
+struct tdm_eager_value *tdm_shift_heads(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"CopySlices", false, shift_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_drop(m, tdm_value_new(m, x->rows / HALVES, x->columns, x->element_bytes));
+    struct tdm_eager_value *y = tdm_value_view(m, x);
+    y->swapped = x->swapped;
+    tdm_node_finish(m, node, y);
+    tdm_drop(m, x);
+    return y;
+}
+
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v)
@@ -101,7 +140,9 @@ struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct 
     bool full = t->settings.full_attention;
     uint64_t sequences = (full ? 1 : HALVES) * t->settings.batch;
     /* One group more where they are shifted: half of one is at each end. */
-    uint64_t groups = full ? 1 : (2u << t->settings.groups) + 1;
+    uint64_t groups =
+        full ? 1
+             : tdm_size_ceil_div(t->settings.tokens, tdm_shifted_group_tokens(&t->settings)) + 1;
     uint64_t heads = t->config->query_heads / (full ? 1 : HALVES);
     struct tdm_eager_value *parts[STACKED] = {tdm_take(q), tdm_repeat(m, k, times),
                                               tdm_repeat(m, v, times)};

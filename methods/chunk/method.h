@@ -9,6 +9,10 @@ void tdm_oomb_preset(struct tdm_method_settings *settings);
 void tdm_seco_preset(struct tdm_method_settings *settings);
 void tdm_longlora_preset(struct tdm_method_settings *settings);
 
+/* Tokens that a query of a layer sees, itself included, if the layer has a window; 0: all. */
+uint64_t tdm_chunk_window(const struct tdm_chunk_settings *settings, const struct tdm_model *model,
+                          uint32_t layer);
+
 enum tdm_status tdm_oomb_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                struct tdm_error *err);
 enum tdm_status tdm_seco_check(const struct tdm_model *model, struct tdm_method_settings *settings,

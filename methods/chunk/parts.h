@@ -28,7 +28,8 @@ struct chunk_layer {
 
 struct tdm_chunk_run {
     struct tdm_eager *m;
-    const struct tdm_model *config;
+    const struct tdm_model *config; /* with this rank's heads: `rank` */
+    struct tdm_model rank;
     const struct tdm_method_settings *settings;
     struct tdm_torch_model *model;
     struct tdm_eager_value *labels, *loss;
@@ -82,6 +83,16 @@ uint64_t tdm_chunk_next_run(const struct tdm_chunk_run *run, uint64_t number);
 /* Adds a tensor of such a chunk, with the category and label that are set. */
 void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes);
 void tdm_chunk_rows_drop(struct tdm_chunk_run *run);
+
+/* ---- several GPUs (tensor.c) ---- */
+
+/* *rank: the model with the heads of one of `ranks`. It borrows all else from `whole`. */
+void tdm_chunk_rank_model(const struct tdm_model *whole, uint64_t ranks, struct tdm_model *rank);
+/* Replaces the weights of a whole model by a rank's parts. One rank: nothing is done. */
+void tdm_chunk_divide(struct tdm_chunk_run *run);
+/* Logits of all ranks from those of this one, which are taken. */
+struct tdm_eager_value *tdm_chunk_gather_logits(struct tdm_chunk_run *run,
+                                                struct tdm_eager_value *logits);
 
 /* ---- the model (layer.c, attention.c) ---- */
 

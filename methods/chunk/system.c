@@ -23,7 +23,8 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
     if (run == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for chunks");
     run->m = m;
-    run->config = config;
+    tdm_chunk_rank_model(config, settings->torch.ranks, &run->rank);
+    run->config = &run->rank;
     run->settings = settings;
     run->chunks = tdm_size_ceil_div(settings->torch.tokens, settings->chunk.tokens);
     enum tdm_status status = tdm_chunk_pages_create(run, err);
@@ -33,6 +34,7 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
         end(run);
         return status;
     }
+    tdm_chunk_divide(run);
     run->labels = tdm_value_new(m, settings->torch.batch, settings->torch.tokens, INT64);
     *state = run;
     return TDM_OK;
@@ -67,6 +69,7 @@ static struct tdm_eager_value *chunk_loss(struct tdm_chunk_run *run, struct tdm_
     m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
     struct tdm_eager_value *logits = tdm_linear(m, hidden, run->model->head, NULL, false);
+    logits = tdm_chunk_gather_logits(run, logits);
     tdm_label(m, "loss");
     struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, run->labels);
     m->category = TDM_METHOD_WORKSPACE;

@@ -19,10 +19,24 @@ enum tdm_burst_checkpoint {
     TDM_BURST_ALL,         /* all outputs */
 };
 
+/* Which pairs attention computes, and how tokens lie on ranks so that all ranks compute equally
+ * many: `sp` of the program. */
+enum tdm_burst_mask {
+    TDM_BURST_CAUSAL,  /* burst: zigzag */
+    TDM_BURST_STRIPED, /* causal, stripes of single tokens */
+    TDM_BURST_SLIDING, /* sliding: stripes; the window counts tokens of a rank */
+    TDM_BURST_BLOCK,   /* sparse: a mask of blocks of 128, the same for every two ranks */
+    TDM_BURST_FULL,    /* full: all pairs */
+};
+
 struct tdm_burst {
     bool whole_layers; /* use_checkpoint is off: nothing is checkpointed */
     enum tdm_burst_checkpoint checkpoint;
-    bool optimized; /* the backward sends row sums of dO * O in place of O */
+    enum tdm_burst_mask mask;
+    uint64_t window; /* of TDM_BURST_SLIDING, in tokens of a rank */
+    uint64_t
+        block_percent; /* of TDM_BURST_BLOCK: blocks that are computed, of all pairs of blocks */
+    bool optimized;    /* the backward sends row sums of dO * O in place of O */
     bool single_ring;
     bool plain_loss; /* loss over the logits of all tokens */
     bool replicated; /* weights, gradients and states are not sharded */

@@ -76,9 +76,22 @@ static struct tdm_block_shape shape_of(const struct burst_model *b, uint64_t tok
                                     .head_dim = b->config->head_dim};
 }
 
-static bool is_striped(const struct burst_model *b)
+static bool keeps_half(const struct burst_model *b)
 {
     return b->settings.checkpoint == TDM_BURST_LATTER_HALF;
+}
+
+/* burst_attn_func_striped, which copies no K and V before it begins. */
+static bool is_striped(const struct burst_model *b)
+{
+    return keeps_half(b) || b->settings.mask == TDM_BURST_STRIPED ||
+           b->settings.mask == TDM_BURST_SLIDING;
+}
+
+/* Causal blocks by zigzag: half of the queries, or of the keys, of all blocks but the first. */
+static bool halves_blocks(const struct burst_model *b)
+{
+    return !is_striped(b) && b->settings.mask == TDM_BURST_CAUSAL;
 }
 
 /* With every message, the host waits for all earlier computation and for the messages of the
@@ -92,13 +105,13 @@ static void wait_for_ring(struct tdm_eager *m)
 
 /* Adds one block. The first one allocates the output in fp32. Later ones allocate results of their
  * own, which are added to part of the output in place. Later blocks use half of this rank's queries
- * with zigzag, and all but one with stripes. */
+ * with zigzag, all but one with stripes, and all if the mask is not causal. */
 static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool first,
                       struct tdm_partial *partial)
 {
     struct tdm_eager *m = b->m;
     struct tdm_eager_value *output, *sums;
-    if (!first && !is_striped(b))
+    if (!first && halves_blocks(b))
         shape.query_tokens /= 2;
     tdm_flash_forward(m, &shape, &output, &sums);
     struct tdm_eager_value *wide = tdm_value_new(m, output->rows, output->columns, FP32);
@@ -166,7 +179,7 @@ static void keep_outputs(struct burst_model *b, struct burst_block *block,
 {
     if (b->settings.checkpoint == TDM_BURST_NOTHING)
         return;
-    if (is_striped(b)) {
+    if (keeps_half(b)) {
         block->kept_output = keep(b->m, part_of(b->m, made->output, 2));
         block->kept_sums = keep(b->m, part_of(b->m, made->sums, 2));
         return;
@@ -208,7 +221,7 @@ static struct burst_output attend(struct burst_model *b, uint32_t layer,
     struct tdm_eager *m = b->m;
     struct burst_block *block = &b->blocks[layer];
     bool again = block->kept_output != NULL;
-    if (again && !is_striped(b)) {
+    if (again && !keeps_half(b)) {
         struct burst_output made = {block->kept_output, block->kept_sums, NULL};
         block->kept_output = block->kept_sums = NULL;
         *own = tdm_pair_take(kv);
@@ -246,20 +259,35 @@ static struct tdm_eager_value *make_delta(struct burst_model *b,
     return delta;
 }
 
+/* inter_flex_bwd of sparse_utils.py: scaled log-sum-exps, zeros for their gradients and the row
+ * sums of the kernel; then gradients of their own, which are added to the block's. */
+static void flex_backward(struct burst_model *b, const struct tdm_eager_value *q)
+{
+    struct tdm_eager *m = b->m;
+    struct tdm_eager_value *made[6];
+    for (unsigned i = 0; i < 6; i++)
+        made[i] = i < 3 ? tdm_value_new(m, q->rows, 1, FP32) : tdm_value_like(m, q);
+    for (unsigned i = 0; i < 6; i++)
+        tdm_drop(m, made[i]);
+}
+
 static void block_backward(struct burst_model *b, bool first, const struct tdm_eager_value *q,
                            const struct tdm_eager_value *k)
 {
     struct tdm_eager *m = b->m;
     struct tdm_block_shape shape = shape_of(b, b->tokens);
     struct tdm_eager_value *parts[2] = {0}, *unused = NULL;
-    if (!first && !is_striped(b)) {
+    if (!first && halves_blocks(b)) {
         shape.key_tokens /= 2;
         parts[0] = part_of(m, k, 2);
         parts[1] = part_of(m, k, 2);
     }
     if (b->settings.optimized) /* flash_attn takes an output; this one has no values */
         unused = tdm_value_like(m, q);
-    tdm_flash_backward(m, &shape, b->settings.optimized);
+    if (b->settings.mask == TDM_BURST_BLOCK)
+        flex_backward(b, q);
+    else
+        tdm_flash_backward(m, &shape, b->settings.optimized);
     tdm_drop(m, unused);
     tdm_drop(m, parts[0]);
     tdm_drop(m, parts[1]);

@@ -18,6 +18,24 @@ static bool has_optimizer(const struct tdm_key_case *c)
     return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
 }
 
+static bool is_sliding(const struct tdm_key_case *c)
+{
+    return c->settings->burst.mask == TDM_BURST_SLIDING;
+}
+
+static bool is_blocks(const struct tdm_key_case *c)
+{
+    return c->settings->burst.mask == TDM_BURST_BLOCK;
+}
+
+static bool is_no_blocks(const struct tdm_key_case *c)
+{
+    return !is_blocks(c);
+}
+
+static const struct tdm_key_need needs_sliding = {"without attention_mask=sliding", is_sliding};
+static const struct tdm_key_need needs_blocks = {"without attention_mask=block", is_blocks};
+static const struct tdm_key_need needs_no_blocks = {"with attention_mask=block", is_no_blocks};
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 
@@ -29,9 +47,16 @@ const struct tdm_method_key tdm_keys_burst[] = {
      "attention outputs that checkpointing keeps: none, those of the later half (burst_sl_ckpt), "
      "all (burst_whole_ckpt)",
      tdm_key_read_choice, FIELD(burst.checkpoint)},
+    {"attention_mask", "causal|striped|sliding|block|full", "causal",
+     "sp: causal by zigzag or by stripes, a window (sliding), blocks (sparse), or all pairs",
+     tdm_key_read_choice, FIELD(burst.mask)},
+    {"sliding_window", "N", "4K", "of attention_mask=sliding: tokens of a rank",
+     tdm_key_read_tokens, FIELD(burst.window), .needs = {&needs_sliding}},
+    {"block_percent", "N", "50", "of attention_mask=block: blocks that are computed, of all",
+     tdm_key_read_count, FIELD(burst.block_percent), 1, 100, .needs = {&needs_blocks}},
     {"optimize_bwd_comm", "off|on", "on",
      "the backward sends row sums of dO * O in place of O; off: --ablation bwd_opt",
-     tdm_key_read_switch, FIELD(burst.optimized)},
+     tdm_key_read_switch, FIELD(burst.optimized), .needs = {&needs_no_blocks}},
     {"double_ring", "on|off", "on", "rings inside nodes, and one of nodes; off: --ablation double",
      tdm_key_read_switch, FIELD(burst.single_ring), .needs = {&needs_nodes}},
     {"sl_loss", "on|off", "on", "LM head and loss are fused; off: logits of all tokens",
@@ -66,7 +91,7 @@ static enum tdm_status refuse_model(const struct tdm_model *model, struct tdm_er
 enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
-    const struct tdm_burst *burst = &settings->burst;
+    struct tdm_burst *burst = &settings->burst;
     struct tdm_context *c = &settings->torch.context;
     const struct tdm_layer_kind *first = &model->layer_kinds[0];
     tdm_context_settle(model, settings);
@@ -78,6 +103,16 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
         return tdm_fail(err, TDM_USAGE,
                         "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");
+    if (burst->mask == TDM_BURST_BLOCK)
+        burst->optimized = false; /* O goes round */
+    if (burst->checkpoint == TDM_BURST_LATTER_HALF &&
+        (burst->mask == TDM_BURST_BLOCK || burst->mask == TDM_BURST_FULL)) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set grad_ckpt: seq-wise is for causal masks and windows, which lie in stripes");
+        return tdm_hint(err, "--set grad_ckpt=full, or none");
+    }
+    if (settings->torch.ranks == 1)
+        settings->communicators = settings->peers = 0;
     if (model->tied || model->parts != 0 || model->offset_norms || model->whole_qk_norm ||
         first->experts || tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
@@ -93,20 +128,47 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
 const char *tdm_burst_assumption(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings)
 {
+    static const char *const masks[] = {
+        [TDM_BURST_CAUSAL] = NULL,
+        [TDM_BURST_STRIPED] = "causal stripes: ranks have the same pairs but for one a "
+                              "query; not compared with a run",
+        [TDM_BURST_SLIDING] = "a window in stripes: all ranks have the same pairs; not compared "
+                              "with a run",
+        [TDM_BURST_BLOCK] = "blocks by flex_attention, compiled; all ranks have the same pairs; "
+                            "without the mask of all pairs that it is made from; not compared with "
+                            "a run",
+        [TDM_BURST_FULL] = NULL,
+    };
     (void)model;
     if (settings->torch.lora_rank == 0)
-        return NULL;
+        return masks[settings->burst.mask];
     return "LoRA as peft would add it, in bf16; BurstEngine's sources have none";
 }
 
 /* ---- cost ---- */
 
-/* Recomputed attention, as a share of a forward. The pairs of a rank's first half are a quarter. */
-static double forwards_again(const struct tdm_burst *burst)
+/* Pairs of a rank's queries with the keys of another, in tokens of a rank. */
+static double block_pairs(const struct tdm_burst *burst, double tokens)
+{
+    double window = (double)burst->window;
+    if (burst->mask == TDM_BURST_FULL)
+        return tokens * tokens;
+    if (burst->mask == TDM_BURST_BLOCK)
+        return tokens * tokens * (double)burst->block_percent / 100;
+    if (burst->mask != TDM_BURST_SLIDING || window > tokens)
+        window = tokens;
+    return window * tokens - window * window / 2;
+}
+
+/* Recomputed attention, as a share of a forward: of causal pairs, those of the first half are a
+ * quarter. */
+static double forwards_again(const struct tdm_burst *burst, double tokens)
 {
     if (burst->whole_layers || burst->checkpoint == TDM_BURST_ALL)
         return 0;
-    return burst->checkpoint == TDM_BURST_LATTER_HALF ? 0.25 : 1;
+    return burst->checkpoint == TDM_BURST_LATTER_HALF
+               ? block_pairs(burst, tokens / 2) / block_pairs(burst, tokens)
+               : 1;
 }
 
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -114,13 +176,17 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 {
     const struct tdm_torch_settings *s = &settings->torch;
     const struct tdm_burst *burst = &settings->burst;
-    double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
+    double part = (double)tdm_context_local_tokens(&s->context, s->tokens);
+    double tokens = part * (double)s->batch, whole = part * (double)s->context.ranks;
     double row = (double)model->query_heads * (double)model->head_dim; /* K and V are repeated */
     double block = tokens * row * 2, sums = tokens * (double)model->query_heads * 4;
-    double again = forwards_again(burst), shipped = again > 0 && again < 1 ? 0.5 : again;
+    double again = forwards_again(burst, part), shipped = again > 0 && again < 1 ? 0.5 : again;
     /* The 4.5 forwards include one full recomputation, which only happens if nothing is kept. */
     if (!burst->whole_layers)
         cost->attention_flops *= (3.5 + again) / 4.5;
+    if (burst->mask != TDM_BURST_CAUSAL && burst->mask != TDM_BURST_STRIPED)
+        cost->attention_flops *= block_pairs(burst, part) * (double)s->context.ranks *
+                                 (double)s->context.ranks / (whole * whole / 2);
     cost->ring = tdm_ring_of(tdm_torch_all_ranks(s));
     cost->ring.double_ring = !burst->single_ring;
     /* Forward: K and V. Backward: Q, dO, dQ, log-sum-exps, and O or the row sums of dO * O. */

@@ -2,6 +2,7 @@
 /* BurstEngine's training loop: shards of weights, forward, loss, backward and optimizer step.
  * Sources: apps/llama/pretrain_llama_hug_tokenizer.py, cpm/llama/models/llama.py,
  * cpm/layers/transformer.py, bmtrain/optim/{adam,adam_offload,optim_manager}.py. */
+#include "base/size.h"
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 
@@ -10,6 +11,8 @@
 /* Bytes per element in AdamOffloadOptimizer: two moments and the parameter in fp32, parameter and
  * gradient in bf16. */
 #define HOST_STATE_BYTES 16u
+
+#define BLOCK_TOKENS 128u /* of a mask of blocks */
 
 static uint64_t matrix(const struct burst_model *b)
 {
@@ -110,6 +113,20 @@ static void make_rotary(struct burst_model *b)
     tdm_drop(m, positions);
 }
 
+/* The mask of blocks, made once (torch/nn/attention/flex_attention.py `BlockMask`). The mask of all
+ * pairs from which create_block_mask makes it, 17 B a pair for a moment, is not counted. */
+static void make_block_mask(struct burst_model *b)
+{
+    struct tdm_eager *m = b->m;
+    uint64_t blocks = tdm_size_ceil_div(b->tokens, BLOCK_TOKENS);
+    uint64_t rows = b->batch * b->config->query_heads * blocks;
+    if (b->settings.mask != TDM_BURST_BLOCK || b->block_tables[0] != NULL)
+        return;
+    m->label = (struct tdm_label){.name = "mask of blocks", .layer = TDM_NO_LAYER};
+    for (unsigned i = 0; i < BURST_TABLES; i++)
+        b->block_tables[i] = tdm_value_new(m, rows, i % 2 == 0 ? 1 : blocks, INT32);
+}
+
 static struct tdm_eager_value *call_layer(struct burst_model *b, uint32_t layer,
                                           struct tdm_eager_value *x)
 {
@@ -138,6 +155,7 @@ static struct tdm_eager_value *encode(struct burst_model *b)
     tdm_drop(m, weight);
     for (uint32_t i = 0; i < b->config->layers; i++) {
         make_rotary(b);
+        make_block_mask(b);
         struct tdm_eager_value *y = call_layer(b, i, x);
         tdm_drop(m, x);
         x = y;

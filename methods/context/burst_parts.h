@@ -45,6 +45,10 @@ struct burst_state {
     bool on_host;
 };
 
+/* Of flex_attention's BlockMask: partial and full blocks, by queries and by keys; numbers of them,
+ * and their indices. */
+#define BURST_TABLES 8u
+
 struct burst_model {
     struct tdm_eager *m;
     const struct tdm_model *config;
@@ -57,6 +61,7 @@ struct burst_model {
     struct tdm_eager_value *embedding, *final_norm, *head; /* shards */
     struct tdm_eager_value
         *whole_head; /* the gathered head, as passed to the fused loss when that was created */
+    struct tdm_eager_value *block_tables[BURST_TABLES]; /* of a mask of blocks */
     struct tdm_eager_value *cosine, *sine, *ids, *targets, *others[3];
     struct tdm_eager_value
         *placeholder; /* stands for a gradient if the layer's input requires none */

@@ -3,8 +3,8 @@
  * Context parallelism: one sequence on many GPUs, each of which has a part of its tokens. Only
  * attention needs other parts: keys and values are passed round a ring of GPUs (ring, double
  * ring), or all GPUs exchange tokens for heads and back (Ulysses), or both (USP).
- * Sources: zhuzilin/ring-flash-attention; InternEvo's zigzag ring with sliding windows, which is
- * LoongTrain's double ring; feifeibear/long-context-attention (yunchang).
+ * Sources: zhuzilin/ring-flash-attention; PyTorch's own; InternEvo's zigzag ring with sliding
+ * windows, which is LoongTrain's double ring; feifeibear/long-context-attention (yunchang).
  */
 #ifndef TDM_METHODS_CONTEXT_CONTEXT_H
 #define TDM_METHODS_CONTEXT_CONTEXT_H
@@ -60,6 +60,7 @@ struct tdm_divider {
 struct tdm_context {
     const struct tdm_divider *divider; /* NULL: every rank has whole sequences */
     enum tdm_ring_balance balance;
+    bool gathers;                         /* PyTorch's: K and V of all ranks at once */
     uint64_t ranks;                       /* that share a sequence; 0: all GPUs */
     uint64_t ring_degree, ulysses_degree; /* their product is the number of ranks */
     uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
@@ -81,7 +82,7 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
 /* ---- dividers and their limits (method.c) ---- */
 
 extern const struct tdm_divider tdm_ring_divider, tdm_double_ring_divider, tdm_ulysses_divider,
-    tdm_usp_divider, tdm_alst_divider, tdm_burst_divider;
+    tdm_usp_divider, tdm_torch_ring_divider, tdm_alst_divider, tdm_burst_divider;
 
 /* Settles the degrees that the user did not set. */
 void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings);

@@ -35,6 +35,15 @@ static const struct tdm_method_key ring_keys[] = {
     {.name = NULL},
 };
 
+static const struct tdm_method_key torch_ring_keys[] = {
+    {"rotate_method", "alltoall|allgather", "allgather",
+     "set_rotate_method: K and V of all ranks at once, or passed round", tdm_key_read_switch,
+     FIELD(torch.context.gathers)},
+    {"attention", "sdpa", "sdpa", "FlashAttention-2 or cuDNN of torch, in a ring",
+     tdm_key_read_choice, FIELD(torch.attention)},
+    {.name = NULL},
+};
+
 static const struct tdm_method_key usp_keys[] = {
     {"ulysses_degree", "N", NULL,
      "ranks that exchange tokens for heads (default: as many of a node as divide the KV heads)",
@@ -48,6 +57,7 @@ static const struct tdm_method_key usp_keys[] = {
 
 static const struct tdm_method_key *const group_tables[] = {group_keys, NULL};
 static const struct tdm_method_key *const ring_tables[] = {ring_keys, group_keys, NULL};
+static const struct tdm_method_key *const torch_ring_tables[] = {torch_ring_keys, group_keys, NULL};
 static const struct tdm_method_key *const usp_tables[] = {usp_keys, group_keys, NULL};
 
 /* ---- checks ---- */
@@ -249,6 +259,11 @@ const struct tdm_divider tdm_ring_divider = {
     .rings = true,
     .forward = tdm_ring_forward,
     .backward = tdm_ring_backward,
+};
+
+const struct tdm_divider tdm_torch_ring_divider = {
+    COMMON,        .keys = torch_ring_tables,         .communicators = 1,
+    .rings = true, .forward = tdm_torch_ring_forward, .backward = tdm_torch_ring_backward,
 };
 
 const struct tdm_divider tdm_double_ring_divider = {

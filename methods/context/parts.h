@@ -55,6 +55,14 @@ struct tdm_eager_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_c
 void tdm_ring_backward(struct tdm_eager *m, const struct tdm_context *context,
                        const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
                        struct tdm_pair kv, struct tdm_eager_value **results);
+/* PyTorch's own (torch_ring.c). */
+struct tdm_eager_value *tdm_torch_ring_forward(struct tdm_eager *m,
+                                               const struct tdm_context *context,
+                                               const struct tdm_block_shape *shape,
+                                               struct tdm_pair kv, struct tdm_eager_value **sums);
+void tdm_torch_ring_backward(struct tdm_eager *m, const struct tdm_context *context,
+                             const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
+                             struct tdm_pair kv, struct tdm_eager_value **results);
 struct tdm_eager_value *tdm_double_ring_forward(struct tdm_eager *m,
                                                 const struct tdm_context *context,
                                                 const struct tdm_block_shape *shape,

@@ -84,9 +84,10 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct tdm_eager_value *partition = bring(t, tdm_zero3_share(d, numbers[i]));
+        /* NCCL's work holds it until it is waited for (ProcessGroupNCCL.cpp,
+         * stashed_for_allocator_safety_). */
+        d->parameters[numbers[i]].sent = bring(t, tdm_zero3_share(d, numbers[i]));
         occupy(t, numbers[i]);
-        tdm_drop(t->m, partition);
     }
 }
 
@@ -95,6 +96,8 @@ static void wait_for(struct tdm_torch_model *t, uint32_t number)
     struct tdm_deepspeed *d = t->wrapped;
     struct zero_gather *gather = d->parameters[number].gather;
     d->parameters[number].status = ZERO_HERE;
+    tdm_drop(t->m, d->parameters[number].sent);
+    d->parameters[number].sent = NULL;
     if (gather == NULL)
         return;
     if (!gather->arrived)

@@ -159,9 +159,9 @@ static const struct tdm_method_key alst_assumed_keys[] = {
      FIELD(offload_param)},
     {"checkpointing", "off|on|on-reentrant", "on", "gradient checkpointing of every layer",
      tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
-    {"activation_checkpoint_cpu_offload", "false|true", "true",
-     "inputs of checkpointed layers in host memory", tdm_key_read_switch,
-     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints),
+    {"checkpoint_offload", "no|alst", "alst",
+     "activation_checkpoint_cpu_offload: inputs of checkpointed layers in host memory",
+     tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpoint_offload),
      .needs = {&needs_alst_checkpoints}},
     {"tiled_mlp_compute", "0|N|auto", "auto",
      "tiles of TiledMLP; auto: tokens / hidden_size; 0: not tiled", read_elements,
@@ -169,6 +169,9 @@ static const struct tdm_method_key alst_assumed_keys[] = {
     {"tiled_logits", "0|N|auto", "auto",
      "tiles of TiledFusedLogitsLoss; auto: 1 GiB of fp32 logits each; 0: not tiled", read_elements,
      .field = offsetof(struct tdm_method_settings, torch.logits_tiles), .most = TDM_MOST_TILES},
+    {"liger", "none|all|rms_norm,swiglu,rope", "rms_norm,rope",
+     "Liger's kernels in layers, as the recipes' model type has them; the MLP is TiledMLP's",
+     .read = tdm_key_read_liger},
     {"allocator_conf", "default|expandable_segments:True", "expandable_segments:True",
      "PYTORCH_ALLOC_CONF", tdm_key_read_switch,
      .field = offsetof(struct tdm_method_settings, expandable_segments)},
@@ -186,19 +189,11 @@ static const struct tdm_method_key *const alst_tables[] = {
     alst_assumed_keys, zero3_keys, stage3_keys, common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
-static const char *const without2[] = {
-    "weights_dtype", "grads", "lora", "modules_to_save", "autocast", "checkpoint_offload", NULL};
-static const char *const without3[] = {"weights_dtype",
-                                       "grads",
-                                       "lora",
-                                       "quantization",
-                                       "double_quantization",
-                                       "bnb_keeps_inputs",
-                                       "modules_to_save",
-                                       "lora_dropout",
-                                       "autocast",
-                                       "checkpoint_offload",
-                                       NULL};
+static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
+                                       "modules_to_save", "autocast", NULL};
+static const char *const without3[] = {
+    "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
+    "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)

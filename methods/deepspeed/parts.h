@@ -34,6 +34,7 @@ struct zero_parameter {
         owner; /* the module whose backward recomputes the layer that gathered it, or ZERO_NONE */
     int64_t fetched_for; /* the last trace step for which it was fetched */
     struct zero_gather *gather;
+    struct tdm_eager_value *sent; /* the copy from host memory that a gather of it alone sends */
 };
 
 /* A use of a parameter in the trace of a step. */

@@ -135,6 +135,71 @@ struct tdm_eager_value *tdm_add(struct tdm_eager *m, struct tdm_eager_value *a,
     return tdm_node_finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
 }
 
+/* The gradient of what is subtracted is made before it is summed to its shape. */
+static void sub_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    if (tdm_node_needs(node, 1))
+        results[1] = tdm_value_like(m, grads[0]);
+    if (tdm_node_needs(node, 0))
+        results[0] = tdm_take(grads[0]);
+}
+
+struct tdm_eager_value *tdm_sub(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b)
+{
+    static const struct tdm_eager_op op = {"SubBackward0", false, sub_backward};
+    struct tdm_eager_value *inputs[] = {a, b};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    return tdm_node_finish(m, node, result_like(m, a, b));
+}
+
+static void max_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    struct tdm_eager_value *indices = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    tdm_drop(m, indices);
+}
+
+struct tdm_eager_value *tdm_row_max(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"MaxBackward0", false, max_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, 1, x->element_bytes);
+    struct tdm_eager_value *indices = tdm_value_new(m, x->rows, 1, INT64);
+    tdm_node_save(m, node, indices);
+    tdm_drop(m, indices);
+    return tdm_node_finish(m, node, y);
+}
+
+/* Booleans of what lies within the bounds choose the gradient. */
+static void clamp_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *x = tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *within = tdm_value_new(m, x->rows, x->columns, BOOL);
+    if (node->facts[0] > 1) {
+        struct tdm_eager_value *other = tdm_value_new(m, x->rows, x->columns, BOOL);
+        within = tdm_replace(m, within, tdm_value_new(m, x->rows, x->columns, BOOL));
+        tdm_drop(m, other);
+    }
+    results[0] = tdm_value_like(m, grads[0]);
+    tdm_drop(m, within);
+    tdm_drop(m, x);
+}
+
+struct tdm_eager_value *tdm_clamp(struct tdm_eager *m, struct tdm_eager_value *x, uint32_t bounds)
+{
+    static const struct tdm_eager_op op = {"ClampBackward1", false, clamp_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    if (node != NULL)
+        node->facts[0] = bounds;
+    tdm_node_save(m, node, x);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
 struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"MulBackward0", false, map};
@@ -250,6 +315,13 @@ struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation ac
 struct tdm_eager_value *tdm_tanh(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"TanhBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return finish_saving(m, node, tdm_value_like(m, x));
+}
+
+struct tdm_eager_value *tdm_sigmoid(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"SigmoidBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish_saving(m, node, tdm_value_like(m, x));
 }
@@ -525,6 +597,47 @@ void tdm_halves(struct tdm_eager *m, struct tdm_eager_value *x, struct tdm_eager
         tdm_node_output(m, node, i, *halves[i]);
     }
     tdm_node_done(m, node);
+}
+
+/* split of a product in parts: the gradients of all are joined. */
+void tdm_split(struct tdm_eager *m, struct tdm_eager_value *x, const uint64_t *columns,
+               uint32_t count, struct tdm_eager_value **parts)
+{
+    static const struct tdm_eager_op op = {"SplitBackward0", false, split_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    for (uint32_t i = 0; i < count; i++) {
+        parts[i] = tdm_value_view(m, x);
+        parts[i]->columns = columns[i];
+        tdm_node_output(m, node, i, parts[i]);
+    }
+    tdm_node_done(m, node);
+}
+
+static void stretch_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+}
+
+struct tdm_eager_value *tdm_stretch(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
+                                    uint64_t columns)
+{
+    static const struct tdm_eager_op op = {"ExpandBackward0", false, stretch_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = tdm_value_view(m, x);
+    y->rows = rows;
+    y->columns = columns;
+    return tdm_node_finish(m, node, y);
+}
+
+struct tdm_eager_value *tdm_add_in_place(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *y)
+{
+    static const struct tdm_eager_op op = {"AddBackward0", false, pass};
+    struct tdm_eager_value *inputs[] = {x, y};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    return tdm_node_finish(m, node, tdm_value_view(m, x));
 }
 
 static void repeat_backward(struct tdm_eager *m, struct tdm_node *node,

@@ -22,6 +22,17 @@ struct tdm_eager_value *tdm_mul(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
 struct tdm_eager_value *tdm_add(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
+/* a - b, which may be broadcast. */
+struct tdm_eager_value *tdm_sub(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b);
+/* x += y: the memory of x. */
+struct tdm_eager_value *tdm_add_in_place(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *y);
+/* The largest of each row, with its place. */
+struct tdm_eager_value *tdm_row_max(struct tdm_eager *m, struct tdm_eager_value *x);
+/* clamp with one bound or two. */
+struct tdm_eager_value *tdm_clamp(struct tdm_eager *m, struct tdm_eager_value *x, uint32_t bounds);
+struct tdm_eager_value *tdm_sigmoid(struct tdm_eager *m, struct tdm_eager_value *x);
 /* The other operand is a number. Saves nothing. */
 struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_add_number(struct tdm_eager *m, struct tdm_eager_value *x);
@@ -62,6 +73,12 @@ struct tdm_eager_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_eager_va
 /* chunk(2): both halves of the columns, as views. */
 void tdm_halves(struct tdm_eager *m, struct tdm_eager_value *x, struct tdm_eager_value **first,
                 struct tdm_eager_value **second);
+/* split: `count` parts of the columns, as views. */
+void tdm_split(struct tdm_eager *m, struct tdm_eager_value *x, const uint64_t *columns,
+               uint32_t count, struct tdm_eager_value **parts);
+/* expand: a view of more rows or columns, whose gradient is summed. */
+struct tdm_eager_value *tdm_stretch(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
+                                    uint64_t columns);
 /* A copy with every row `times` times; x itself if `times` is 1. */
 struct tdm_eager_value *tdm_repeat(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times);
 /* A view of `rows` rows. The backward copies their gradient into zeros of the shape of x. */

@@ -103,6 +103,8 @@ static uint64_t stored_bytes(const struct tdm_serving *serving, uint64_t element
 /* Bytes of a token in one layer of a rank. */
 static uint64_t token_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
 {
+    if (model->latent.kv_rank > 0) /* MLAAttentionSpec: no values, one head, on every rank */
+        return stored_bytes(serving, model->latent.kv_rank + model->latent.rotary_dim);
     uint64_t bytes =
         2 * tdm_serving_kv_heads(model, serving) * stored_bytes(serving, model->head_dim);
     if (serving->eviction == TDM_EVICT_H2O) /* sums of attention weights, in fp32 */

@@ -285,11 +285,17 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
 {
     const struct tdm_serving *s = &settings->serving;
     bool windowed = is_windowed(model, s), divided = s->decode_ranks * s->prefill_ranks > 1;
-    const char *part = tdm_model_rare_part(model);
     uint64_t path = 0;
-    if (part != NULL)
-        return tdm_fail(err, TDM_USAGE, "--mode serve: %s of %s are not modelled", part,
-                        model->architecture);
+    if (model->latent.kv_rank > 0 &&
+        (s->version < TDM_VLLM_0_8 || s->eviction != TDM_EVICT_NONE || s->prefill_ranks > 1)) {
+        tdm_fail(err, TDM_USAGE,
+                 "--mode serve: latent keys and values of %s are not modelled with %s",
+                 model->architecture,
+                 s->version < TDM_VLLM_0_8       ? "versions before 0.8"
+                 : s->eviction != TDM_EVICT_NONE ? "kv_eviction"
+                                                 : "prefill_context_parallel_size");
+        return tdm_hint(err, "leave that setting out");
+    }
     enum tdm_status status = check_ranks(model, settings, err);
     if (status != TDM_OK)
         return status;
@@ -322,6 +328,17 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     return TDM_OK;
 }
 
+static const char *assumption(const struct tdm_model *model,
+                              const struct tdm_method_settings *settings)
+{
+    (void)settings;
+    if (model->latent.kv_rank > 0)
+        return "latent keys and values as vLLM's sources have them; compared with no log";
+    return model->experts.shared > 0
+               ? "shared experts as vLLM's sources have them; compared with no log"
+               : NULL;
+}
+
 static const struct tdm_method_key *const serving_keys[] = {tdm_keys_serving, NULL};
 
 const struct tdm_method tdm_serving_method = {
@@ -331,4 +348,5 @@ const struct tdm_method tdm_serving_method = {
     .least_gpus = 1,
     .most_gpus = MOST_RANKS,
     .keys = serving_keys,
-    .check = tdm_serving_check};
+    .check = tdm_serving_check,
+    .assumption = assumption};

@@ -10,6 +10,7 @@
 #include "base/size.h"
 
 #define BF16_BYTES UINT64_C(2)
+#define MOST_BROUGHT_BACK UINT64_C(65536)
 
 /* Bytes of a logit at the peak of sampling with top-p and top-k, which is in torch.sort
  * (_apply_top_k_top_p): logits in bf16 and in fp32; sorted logits and int64 indices; and inside the
@@ -35,11 +36,41 @@ static uint64_t mlp_bytes(const struct tdm_model *model, const struct tdm_servin
         return (model->parts & TDM_PART_PLAIN_MLP ? 2 : 3) * BF16_BYTES * model->intermediate /
                serving->tensor_ranks;
     uint64_t width = model->experts.intermediate / serving->tensor_ranks;
-    return model->experts.per_token * BF16_BYTES * (tdm_most(2 * width, model->hidden) + width);
+    /* Shared experts run first, and their output waits for that of the others. */
+    uint64_t shared = model->experts.shared > 0 ? BF16_BYTES * model->hidden : 0;
+    return shared +
+           model->experts.per_token * BF16_BYTES * (tdm_most(2 * width, model->hidden) + width);
+}
+
+/* The profile run has no attention metadata, so of latent attention only products run: q, what k, v
+ * and it come from, and the output. */
+static uint64_t latent_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    const struct tdm_latent *l = &model->latent;
+    uint64_t heads = model->query_heads / serving->tensor_ranks;
+    return BF16_BYTES * (heads * (model->head_dim + l->value_dim) + l->q_rank +
+                         2 * (l->kv_rank + l->rotary_dim));
+}
+
+/* From 0.11 on the profile run makes room for keys and values of the longest part of a context that
+ * is brought back from the cache: 8 times max_model_len tokens or 4 blocks a sequence, at most 64K
+ * (v1/attention/backends/mla/common.py). */
+static uint64_t brought_back_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                                   uint64_t sequences, uint64_t context)
+{
+    const struct tdm_latent *l = &model->latent;
+    if (l->kv_rank == 0 || serving->version < TDM_VLLM_0_11)
+        return 0;
+    uint64_t blocks = sequences * serving->block_tokens;
+    uint64_t tokens = tdm_least(tdm_most(8 * context, 4 * blocks), MOST_BROUGHT_BACK);
+    return tdm_most(tokens, blocks) * (model->query_heads / serving->tensor_ranks) *
+           (l->plain_dim + l->value_dim) * BF16_BYTES;
 }
 
 static uint64_t attention_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
 {
+    if (model->latent.kv_rank > 0)
+        return latent_bytes(model, serving);
     uint64_t query = model->query_heads / serving->tensor_ranks * model->head_dim;
     uint64_t key = tdm_serving_kv_heads(model, serving) * model->head_dim;
     return BF16_BYTES * (2 * query + 2 * key); /* q, k, v and the output */
@@ -78,12 +109,15 @@ void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving
 {
     struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
     uint64_t tokens = tdm_size_ceil_div(answer->batched_tokens, serving->prefill_ranks);
+    uint64_t back = brought_back_bytes(model, serving, answer->sequences, context);
     uint64_t widest = 0, received = stage > 0 ? 2 * BF16_BYTES * model->hidden : 0;
     for (uint32_t layer = layers.first; layer < layers.end; layer++)
         widest =
             tdm_most(widest, tdm_most(mlp_bytes(model, serving, model->layer_kinds[layer].experts),
                                       attention_bytes(model, serving)));
-    rank->forward_bytes = tokens * (widest + hidden_bytes(model, serving) + received) +
+    uint64_t layer_bytes =
+        tdm_most(tokens * widest, tokens * attention_bytes(model, serving) + back);
+    rank->forward_bytes = layer_bytes + tokens * (hidden_bytes(model, serving) + received) +
                           passed_bytes(model, serving, tokens, context) +
                           prompt_bytes(model, serving, context) + workspace_bytes;
     if (stage + 1 == serving->pipeline_ranks)

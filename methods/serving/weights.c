@@ -47,10 +47,24 @@ static bool is_projection(enum tdm_role role)
     case TDM_ROLE_EXPERTS_DOWN:
     case TDM_ROLE_QKV:
     case TDM_ROLE_GATE_UP:
+    case TDM_ROLE_Q_LATENT:
+    case TDM_ROLE_Q_FROM_LATENT:
+    case TDM_ROLE_KV_LATENT:
+    case TDM_ROLE_KV_FROM_LATENT:
+    case TDM_ROLE_SHARED_GATE:
+    case TDM_ROLE_SHARED_UP:
+    case TDM_ROLE_SHARED_DOWN:
         return true;
     default:
         return false;
     }
+}
+
+/* Products down to latent keys and values, and queries, are on every rank (ReplicatedLinear of
+ * models/deepseek_v2.py). */
+static bool is_whole(enum tdm_role role)
+{
+    return role == TDM_ROLE_Q_LATENT || role == TDM_ROLE_KV_LATENT;
 }
 
 static bool is_key_or_value(enum tdm_role role)
@@ -72,7 +86,7 @@ static uint64_t elements_of(const struct tdm_model *model, const struct tdm_serv
         uint64_t heads = model->query_heads / ranks + 2 * tdm_serving_kv_heads(model, serving);
         return heads * model->head_dim * tensor->columns;
     }
-    if (is_projection(tensor->role) || tensor->role == TDM_ROLE_Q_BIAS)
+    if ((is_projection(tensor->role) && !is_whole(tensor->role)) || tensor->role == TDM_ROLE_Q_BIAS)
         return tensor->elements / ranks;
     return tensor->elements;
 }
@@ -81,7 +95,8 @@ static uint64_t elements_of(const struct tdm_model *model, const struct tdm_serv
 static uint64_t outputs_of(const struct tdm_model *model, const struct tdm_tensor *tensor,
                            uint64_t elements)
 {
-    if (tensor->role == TDM_ROLE_O || tensor->role == TDM_ROLE_DOWN)
+    if (tensor->role == TDM_ROLE_O || tensor->role == TDM_ROLE_DOWN ||
+        tensor->role == TDM_ROLE_SHARED_DOWN)
         return tensor->rows; /* the inputs are divided */
     if (tensor->role == TDM_ROLE_EXPERTS_DOWN)
         return (uint64_t)model->experts.count * model->hidden;
@@ -119,8 +134,14 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
 {
     const struct tdm_unit *u = &model->units[unit];
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < u->tensor_count; i++)
-        bytes += stored_bytes(model, serving, &model->tensors[u->first_tensor + i]);
+    for (uint32_t i = 0; i < u->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
+        bytes += stored_bytes(model, serving, tensor);
+        /* What is absorbed into queries and outputs: views of the weight, or bf16 copies of a
+         * quantized one (v1/attention/backends/mla/common.py process_weights_after_loading). */
+        if (tensor->role == TDM_ROLE_KV_FROM_LATENT && serving->weights != TDM_SERVED_BF16)
+            bytes += elements_of(model, serving, tensor) * BF16_BYTES;
+    }
     return bytes;
 }
 

@@ -80,7 +80,7 @@ static void note_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
     struct torch_buckets *b = t->wrapped;
-    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
+    if (leaf->storage->category != TDM_METHOD_WEIGHTS || t->accumulating) /* in no_sync() */
         return;
     if (b->steps == 1 && b->order_count < t->parameter_count)
         b->order[b->order_count++] = leaf;
@@ -139,7 +139,8 @@ static void broadcast_parameters(struct tdm_torch_model *t)
         bytes += bytes_of(t->parameters[i]);
         count++;
         for (unsigned f = 0; f < 2 && last; f++)
-            if (t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
+            if (t->frequencies[f] != NULL &&
+                t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
                 bytes += bytes_of(t->frequencies[f]);
                 count++;
             }
@@ -197,6 +198,8 @@ static void rebuild(struct tdm_torch_model *t)
 static void before_forward(struct tdm_torch_model *t)
 {
     struct torch_buckets *b = t->wrapped;
+    if (t->settings.accumulation > 1 && !t->accumulating)
+        return; /* the first forward of the step has done it */
     if (++b->steps != 2)
         return;
     if (t->settings.ddp.early_buckets)

@@ -125,8 +125,8 @@ static void topk_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, indices);
 }
 
-static struct tdm_eager_value *topk(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t k,
-                                    struct tdm_eager_value **indices)
+struct tdm_eager_value *tdm_torch_topk(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t k,
+                                       struct tdm_eager_value **indices)
 {
     static const struct tdm_eager_op op = {"TopkBackward0", false, topk_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
@@ -179,11 +179,17 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
                                      struct tdm_eager_value **logits,
                                      struct tdm_eager_value **indices)
 {
-    *logits = tdm_linear(m, x, layer->router, NULL, true);
+    *logits = tdm_linear(m, x, layer->router, layer->router_bias, true);
+    if (experts->biased) { /* GPT-OSS: the softmax is of what is chosen */
+        struct tdm_eager_value *most = tdm_torch_topk(m, *logits, experts->per_token, indices);
+        struct tdm_eager_value *chosen = tdm_softmax(m, most);
+        tdm_drop(m, most);
+        return chosen;
+    }
     struct tdm_eager_value *wide = tdm_cast(m, *logits, FP32);
     struct tdm_eager_value *shares = tdm_softmax(m, wide);
     tdm_drop(m, wide);
-    struct tdm_eager_value *chosen = topk(m, shares, experts->per_token, indices);
+    struct tdm_eager_value *chosen = tdm_torch_topk(m, shares, experts->per_token, indices);
     if (experts->normalized)
         chosen = normalize(m, chosen);
     struct tdm_eager_value *weights =
@@ -227,6 +233,46 @@ static void ungroup(struct tdm_eager *m, struct grouping *g)
         tdm_drop(m, values[i]);
 }
 
+/* The gate of GPT-OSS: neighbours are gate and up, both are clamped. */
+static struct tdm_eager_value *clamped_gate(struct tdm_eager *m, struct tdm_eager_value *both)
+{
+    struct tdm_eager_value *gate = tdm_columns(m, both, both->columns / 2),
+                           *up = tdm_columns(m, both, both->columns / 2);
+    gate = tdm_replace(m, gate, tdm_clamp(m, gate, 1));
+    up = tdm_replace(m, up, tdm_clamp(m, up, 2));
+    struct tdm_eager_value *sigmoid = tdm_mul_number(m, gate);
+    sigmoid = tdm_replace(m, sigmoid, tdm_sigmoid(m, sigmoid));
+    struct tdm_eager_value *active = tdm_mul(m, gate, sigmoid);
+    tdm_drop(m, sigmoid);
+    struct tdm_eager_value *more = tdm_add_number(m, up);
+    struct tdm_eager_value *y = tdm_mul(m, more, active);
+    tdm_drop(m, more);
+    tdm_drop(m, active);
+    tdm_drop(m, up);
+    tdm_drop(m, gate);
+    return y;
+}
+
+static struct tdm_eager_value *plain_gate(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          struct tdm_eager_value *both)
+{
+    struct tdm_eager_value *gate, *up;
+    tdm_halves(m, both, &gate, &up);
+    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
+    struct tdm_eager_value *y = tdm_mul(m, active, up);
+    tdm_drop(m, active);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    return y;
+}
+
+/* A bias for each row, by its expert; NULL if experts have none. */
+static struct tdm_eager_value *pick_bias(struct tdm_eager *m, struct tdm_eager_value *bias,
+                                         const struct grouping *g, uint64_t pairs)
+{
+    return bias == NULL ? NULL : pick_rows(m, bias, g->sorted, pairs);
+}
+
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x)
@@ -242,21 +288,23 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     tdm_drop(m, g.tokens);
     struct tdm_eager_value *shares = pick_rows(m, column, g.order, pairs);
     count(m, pairs, experts->count, &g);
+    struct tdm_eager_value *bias = pick_bias(m, layer->experts_gate_up_bias, &g, pairs);
     struct tdm_eager_value *input = fill(m, rows, g.mask, true);
     tdm_drop(m, rows);
     struct tdm_eager_value *made =
         grouped_product(m, input, layer->experts_gate_up, g.offsets, experts->count);
+    if (bias != NULL)
+        made = tdm_replace(m, made, tdm_add_in_place(m, made, bias));
     struct tdm_eager_value *both = fill(m, made, g.mask, false);
     tdm_drop(m, made);
-    struct tdm_eager_value *gate, *up;
-    tdm_halves(m, both, &gate, &up);
-    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
-    struct tdm_eager_value *product = tdm_mul(m, active, up);
-    tdm_drop(m, active);
-    tdm_drop(m, gate);
-    tdm_drop(m, up);
+    struct tdm_eager_value *product =
+        experts->biased ? clamped_gate(m, both) : plain_gate(m, t, both);
     tdm_drop(m, both);
+    if (bias != NULL)
+        bias = tdm_replace(m, bias, pick_bias(m, layer->experts_down_bias, &g, pairs));
     made = grouped_product(m, product, layer->experts_down, g.offsets, experts->count);
+    if (bias != NULL)
+        made = tdm_replace(m, made, tdm_add_in_place(m, made, bias));
     tdm_drop(m, product);
     struct tdm_eager_value *output = fill(m, made, g.mask, false);
     tdm_drop(m, made);
@@ -270,7 +318,7 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     tdm_drop(m, sum);
     tdm_drop(m, restored);
     struct tdm_eager_value *rest[] = {inverse, output, input,   shares, column,
-                                      weights, logits, indices, flat};
+                                      weights, logits, indices, flat,   bias};
     for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
         tdm_drop(m, rest[i]);
     ungroup(m, &g);

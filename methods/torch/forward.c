@@ -17,6 +17,16 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
+    if (t->position_weight != NULL) {
+        tdm_label(m, "position_ids");
+        tdm_torch_positions(t);
+        tdm_label(m, "transformer.wpe");
+        struct tdm_eager_value *places =
+            tdm_embedding(m, t->position_weight, t->positions, s->tokens);
+        embedded = tdm_replace(m, embedded, tdm_add(m, embedded, places));
+        tdm_drop(m, places);
+        embedded = tdm_torch_dropout(m, t, embedded);
+    }
     if (t->embedding_scale != NULL)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad &&
@@ -28,7 +38,8 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
         embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
     embedded = tdm_unit_leave(t, TDM_MODULE_EMBEDDING, embedded);
     tdm_label(m, "position_ids");
-    tdm_torch_positions(t);
+    if (t->position_weight == NULL)
+        tdm_torch_positions(t);
     tdm_label(m, "attention_mask");
     tdm_torch_masks(t);
     tdm_label(m, "model.rotary_emb");
@@ -112,9 +123,33 @@ static uint64_t logits_tiles(const struct tdm_torch_model *t)
                                        : s->logits_tiles;
 }
 
+/* The score of each sequence's last token, found by the ids (transformers,
+ * modeling_layers.py GenericForSequenceClassification). */
+static struct tdm_eager_value *score_and_loss(struct tdm_torch_model *t,
+                                              struct tdm_eager_value *hidden)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_torch_settings *s = &t->settings;
+    tdm_label(m, "score");
+    struct tdm_eager_value *scores = tdm_torch_linear(m, t, hidden, t->head, NULL, TDM_MODULE_HEAD);
+    scores = tdm_unit_leave(t, TDM_MODULE_HEAD, scores);
+    struct tdm_eager_value *mask = tdm_value_new(m, s->batch, s->tokens, BOOL);
+    mask = tdm_replace(m, mask, tdm_value_new(m, s->batch, s->tokens, FP32)); /* int32 */
+    struct tdm_eager_value *places = tdm_value_new(m, s->batch, s->tokens, FP32);
+    tdm_drop(m, places);
+    tdm_drop(m, mask);
+    struct tdm_eager_value *last = tdm_rows(m, scores, s->batch);
+    struct tdm_eager_value *loss = tdm_mean(m, last);
+    tdm_drop(m, last);
+    tdm_drop(m, scores);
+    return loss;
+}
+
 static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden)
 {
+    if (t->settings.logits == TDM_LOGITS_SCORE)
+        return score_and_loss(t, hidden);
     const struct tdm_function tile = {.run = tile_loss, .model = t};
     if (t->settings.logits_tiles > 0)
         return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));

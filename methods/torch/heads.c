@@ -65,18 +65,94 @@ static struct tdm_eager_value *rotate_part(struct tdm_eager *m, const struct tdm
     return y;
 }
 
+/* GPT-OSS: cosines of half the dimensions, products of both halves of a head. Takes x. */
+static struct tdm_eager_value *rotate_halves(struct tdm_eager *m, struct tdm_eager_value *x,
+                                             struct tdm_eager_value *cosine,
+                                             struct tdm_eager_value *sine)
+{
+    struct tdm_eager_value *half[2], *turned[2];
+    tdm_halves(m, x, &half[0], &half[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_eager_value *straight = tdm_mul(m, half[i], cosine);
+        struct tdm_eager_value *across = tdm_mul(m, half[1 - i], sine);
+        turned[i] = i == 0 ? tdm_sub(m, straight, across) : tdm_add(m, straight, across);
+        tdm_drop(m, straight);
+        tdm_drop(m, across);
+    }
+    struct tdm_eager_value *y = tdm_cat(m, turned[0], turned[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        tdm_drop(m, half[i]);
+        tdm_drop(m, turned[i]);
+    }
+    tdm_drop(m, x);
+    return y;
+}
+
+/* Llama 4's norm of a head: no weight. Takes x. */
+static struct tdm_eager_value *head_norm(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *scale = tdm_square(m, wide);
+    scale = tdm_replace(m, scale, tdm_row_mean(m, scale));
+    scale = tdm_replace(m, scale, tdm_add_number(m, scale));
+    scale = tdm_replace(m, scale, tdm_rsqrt(m, scale));
+    struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
+    tdm_drop(m, scale);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *y = tdm_cast(m, normed, x->element_bytes);
+    tdm_drop(m, normed);
+    tdm_drop(m, x);
+    return y;
+}
+
+/* Llama 4: q and k as complex numbers in fp32, both before either is narrow again; then norms. Or,
+ * without rotation, q times a number for each position, in fp32. */
+static void rotate_complex(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
+                           struct tdm_eager_value *qk[2])
+{
+    uint16_t bytes = qk[0]->element_bytes;
+    struct tdm_eager_value *wide[2], *turned[2];
+    if (t->config->layer_kinds[number].no_rope) {
+        if (!t->config->scaled_queries)
+            return;
+        struct tdm_eager_value *scales = tdm_value_new(m, t->settings.tokens, 1, FP32);
+        struct tdm_eager_value *scaled = tdm_mul(m, qk[0], scales);
+        qk[0] = tdm_replace(m, qk[0], tdm_cast(m, scaled, bytes));
+        tdm_drop(m, scaled);
+        tdm_drop(m, scales);
+        return;
+    }
+    for (unsigned i = 0; i < 2; i++)
+        wide[i] = tdm_cast(m, qk[i], FP32);
+    for (unsigned i = 0; i < 2; i++)
+        turned[i] = tdm_mul(m, wide[i], t->cosine);
+    struct tdm_eager_value *narrow[2];
+    for (unsigned i = 0; i < 2; i++)
+        narrow[i] = tdm_cast(m, turned[i], bytes);
+    for (unsigned i = 0; i < 2; i++) {
+        tdm_drop(m, wide[i]);
+        tdm_drop(m, turned[i]);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        qk[i] = tdm_replace(m, qk[i], narrow[i]);
+    for (unsigned i = 0; i < 2 && t->config->head_norms; i++)
+        qk[i] = head_norm(m, qk[i]);
+}
+
 bool tdm_torch_has_liger_rope(const struct tdm_model *config)
 {
-    return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE)) ==
-           0;
+    return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE |
+                             TDM_PART_WIDE_HEADS | TDM_PART_SINKS | TDM_PART_COMPLEX_ROPE |
+                             TDM_PART_POSITIONS)) == 0;
 }
 
 static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                          struct tdm_eager_value *qkv[3])
 {
     bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
-    bool part = (t->config->parts & TDM_PART_CUT_ROPE) != 0;
-    if (t->config->layer_kinds[number].no_rope)
+    bool part = (t->config->parts & TDM_PART_CUT_ROPE) != 0,
+         halves = (t->config->parts & TDM_PART_SINKS) != 0;
+    if (t->config->layer_kinds[number].no_rope || (t->config->parts & TDM_PART_POSITIONS) != 0)
         return;
     tdm_label(m, "self_attn.rotary");
     bool fused = (t->settings.liger & TDM_LIGER_ROPE) != 0 || t->settings.compile != TDM_COMPILE_NO;
@@ -87,12 +163,18 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     }
     struct tdm_eager_value *cosine = spread(m, t, local ? t->window_cosine : t->cosine);
     struct tdm_eager_value *sine = spread(m, t, local ? t->window_sine : t->sine);
-    struct tdm_eager_value *turned[2];
+    bool wide_heads = (t->config->parts & TDM_PART_WIDE_HEADS) != 0;
+    struct tdm_eager_value *turned[2], *heads[2];
     for (unsigned i = 0; i < 2; i++)
-        turned[i] = part ? rotate_part(m, t, tdm_take(qkv[i]), cosine, sine)
-                         : tdm_torch_rotate(m, qkv[i], cosine, sine);
+        heads[i] = wide_heads ? tdm_cast(m, qkv[i], FP32) : tdm_take(qkv[i]);
+    for (unsigned i = 0; i < 2; i++)
+        turned[i] = part     ? rotate_part(m, t, tdm_take(heads[i]), cosine, sine)
+                    : halves ? rotate_halves(m, tdm_take(heads[i]), cosine, sine)
+                             : tdm_torch_rotate(m, heads[i], cosine, sine);
+    for (unsigned i = 0; i < 2; i++)
+        tdm_drop(m, heads[i]);
     for (unsigned i = 0; i < 2; i++) {
-        if ((t->config->parts & TDM_PART_WIDE_ROPE) != 0)
+        if (wide_heads || (t->config->parts & TDM_PART_WIDE_ROPE) != 0)
             turned[i] = tdm_replace(m, turned[i], tdm_cast(m, turned[i], qkv[i]->element_bytes));
         qkv[i] = tdm_replace(m, qkv[i], turned[i]);
     }
@@ -107,8 +189,12 @@ static void project_together(struct tdm_eager *m, const struct tdm_torch_model *
 {
     struct tdm_eager_value *all = tdm_torch_project(m, t, layer, TDM_PROJECTION_QKV, x);
     uint64_t heads[3] = {t->config->query_heads, t->config->kv_heads, t->config->kv_heads};
-    for (unsigned i = 0; i < 3; i++)
-        qkv[i] = tdm_columns(m, all, heads[i] * t->config->head_dim);
+    const uint64_t widths[3] = {heads[0] * t->config->head_dim, heads[1] * t->config->head_dim,
+                                heads[2] * t->config->head_dim};
+    if ((t->config->parts & TDM_PART_POSITIONS) != 0) /* GPT-2 splits it at once */
+        tdm_split(m, all, widths, 3, qkv);
+    for (unsigned i = 0; i < 3 && qkv[i] == NULL; i++)
+        qkv[i] = tdm_columns(m, all, widths[i]);
     for (unsigned i = 0; i < 3; i++)
         qkv[i] = by_heads(m, t, qkv[i], NULL);
     tdm_drop(m, all);
@@ -144,9 +230,15 @@ void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint3
                      struct tdm_eager_value *x, struct tdm_eager_value *qkv[3])
 {
     const struct torch_layer *layer = &t->layers[number];
+    const bool complex = (t->config->parts & TDM_PART_COMPLEX_ROPE) != 0;
+    for (unsigned i = 0; i < 3; i++)
+        qkv[i] = NULL;
     if (layer->weight[TDM_PROJECTION_QKV] != NULL)
         project_together(m, t, layer, x, qkv);
     else
         project_qkv(m, t, layer, x, qkv);
-    rotate_heads(m, t, number, qkv);
+    if (complex)
+        rotate_complex(m, t, number, qkv);
+    else
+        rotate_heads(m, t, number, qkv);
 }

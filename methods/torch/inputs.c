@@ -141,7 +141,12 @@ static void angles(struct tdm_torch_model *t, struct tdm_eager_value **cosine,
     struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, FP32);
     struct tdm_eager_value *half = tdm_value_new(m, tokens, dim / 2, FP32);
     tdm_cublas(m);
-    struct tdm_eager_value *both = tdm_value_new(m, tokens, dim, FP32), *scaled[2];
+    if ((t->config->parts & TDM_PART_SINKS) != 0)
+        dim /= 2;
+    struct tdm_eager_value *both = (t->config->parts & TDM_PART_SINKS) != 0
+                                       ? tdm_take(half)
+                                       : tdm_value_new(m, tokens, dim, FP32),
+                           *scaled[2];
     for (unsigned i = 0; i < 2; i++) {
         struct tdm_eager_value *plain = tdm_value_new(m, tokens, dim, FP32);
         scaled[i] = tdm_value_new(m, tokens, dim, FP32);
@@ -157,8 +162,32 @@ static void angles(struct tdm_torch_model *t, struct tdm_eager_value **cosine,
     tdm_drop(m, scaled[1]);
 }
 
+/* Llama 4: unit complex numbers, of two times four bytes. */
+static void complex_angles(struct tdm_torch_model *t)
+{
+    struct tdm_eager *m = t->m;
+    uint64_t tokens = t->settings.tokens, dim = t->config->rotary_dim;
+    struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, FP32);
+    struct tdm_eager_value *half = tdm_value_new(m, tokens, dim / 2, FP32);
+    tdm_cublas(m);
+    struct tdm_eager_value *ones = tdm_value_like(m, half);
+    struct tdm_eager_value *plain = tdm_value_new(m, tokens, dim, FP32);
+    tdm_drop(m, ones);
+    t->cosine = tdm_value_new(m, tokens, dim, FP32);
+    tdm_drop(m, plain);
+    tdm_drop(m, half);
+    tdm_drop(m, positions);
+}
+
 void tdm_torch_rotary(struct tdm_torch_model *t)
 {
+    t->cosine = t->sine = t->window_cosine = t->window_sine = NULL;
+    if ((t->config->parts & TDM_PART_POSITIONS) != 0)
+        return;
+    if ((t->config->parts & TDM_PART_COMPLEX_ROPE) != 0) {
+        complex_angles(t);
+        return;
+    }
     angles(t, &t->cosine, &t->sine);
     t->window_cosine = t->window_sine = NULL;
     if ((t->config->parts & TDM_PART_TWO_ROPES) != 0)

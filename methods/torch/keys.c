@@ -8,6 +8,8 @@
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define LAYER_MOST 4096u
 #define RANK_MOST 65536u
+#define LABELS_MOST 1000000u
+#define ACCUMULATION_MOST 1000000u
 
 /* Names separated by commas or spaces, or all. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
@@ -34,8 +36,8 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
 }
 
 /* Names separated by commas or spaces, all or none. */
-static enum tdm_status read_liger(const struct tdm_method_key *key, const char *value,
-                                  struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
     static const struct tdm_key_word words[] = {{"rms_norm", TDM_LIGER_NORMS},
                                                 {"swiglu", TDM_LIGER_MLP},
@@ -83,6 +85,11 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
 }
 
+static bool has_score(const struct tdm_key_case *c)
+{
+    return c->settings->torch.logits == TDM_LOGITS_SCORE;
+}
+
 static bool has_later_steps(const struct tdm_key_case *c)
 {
     return c->settings->step != 1;
@@ -93,11 +100,6 @@ static bool has_checkpoints(const struct tdm_key_case *c)
     return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
 }
 
-static bool has_no_other_offload(const struct tdm_key_case *c)
-{
-    return !c->settings->torch.offload_checkpoints;
-}
-
 static bool has_no_checkpoints(const struct tdm_key_case *c)
 {
     return !has_checkpoints(c);
@@ -106,6 +108,7 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
+static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
@@ -113,9 +116,22 @@ static const struct tdm_key_need needs_wide_products = {
     "without fp32 adapters (lora=peft) or logits=chunked", has_wide_products};
 static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
-static const struct tdm_key_need needs_no_other_offload = {"with activation_checkpoint_cpu_offload",
-                                                           has_no_other_offload};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
+
+static bool has_galore(const struct tdm_key_case *c)
+{
+    return c->settings->torch.optimizer == TDM_TORCH_GALORE;
+}
+
+static bool has_gradients_on_gpu(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->wrapper != &tdm_fsdp_wrapper || !torch->fsdp.offload;
+}
+
+static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=cpu",
+                                                           has_gradients_on_gpu};
+static const struct tdm_key_need needs_galore = {"without optimizer=galore", has_galore};
 
 /* ---- tables ---- */
 
@@ -123,6 +139,12 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
 {
     (void)text;
     return c->settings->torch.optimizer == TDM_TORCH_NO_OPTIMIZER ? "held" : "none";
+}
+
+static const char *settled_attention(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
 }
 
 const struct tdm_method_key tdm_keys_torch[] = {
@@ -133,33 +155,38 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
-    {"checkpoint_offload", "no|yes", "no",
-     "inputs of checkpointed layers in host memory: offload of gradient_checkpointing_kwargs",
-     tdm_key_read_switch, FIELD(torch.offload_inputs),
-     .needs = {&needs_checkpoints, &needs_no_other_offload}},
-    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
-     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
-     tdm_key_read_choice, FIELD(torch.attention)},
+    {"checkpoint_offload", "no|alst|yes", "no",
+     "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs; "
+     "alst: activation_checkpoint_cpu_offload",
+     tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_checkpoints}},
+    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
+     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
+     "is said sdpa, but eager where attention has sinks",
+     tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; Adafactor of transformers; none: no step is made",
+     "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "GaLore; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf",
-     "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score", "hf",
+     "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
+     "score: ForSequenceClassification's head, of reward models too",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"num_labels", "N", "1", "outputs of the head of logits=score", tdm_key_read_count,
+     FIELD(torch.labels), .least = 1, .most = LABELS_MOST, .needs = {&needs_score}},
     {"compile", "no|layers|all", "no",
      "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
      tdm_key_read_choice, FIELD(torch.compile)},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
-     .read = read_liger},
+     .read = tdm_key_read_liger},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
@@ -178,6 +205,15 @@ const struct tdm_method_key tdm_keys_torch[] = {
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
      .read = tdm_key_read_step},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_whole[] = {
+    {"use_dora", "no|yes", "no",
+     "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
+     tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
+     FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
     {.name = NULL},
 };
 
@@ -229,11 +265,26 @@ const struct tdm_method_key tdm_keys_adapters[] = {
     {.name = NULL},
 };
 
-/* Where inputs of checkpointed layers are. The key has its name in ArcticTraining. */
-const struct tdm_method_key tdm_keys_offload[] = {
-    {"activation_checkpoint_cpu_offload", "false|true", "false",
-     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
-     FIELD(torch.offload_checkpoints), .needs = {&needs_checkpoints}},
+static enum tdm_status read_clipping(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double norm = strtod(value, &end);
+    if (end == value || *end != '\0' || !(norm >= 0))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a norm; expected a number from 0 on", key->name,
+                        value);
+    settings->torch.clips = norm > 0;
+    return TDM_OK;
+}
+
+/* The training loop. Under DDP all but the last backward are in no_sync(), under fully_shard every
+ * one reduces its gradients, as in torchtitan. */
+const struct tdm_method_key tdm_keys_loop[] = {
+    {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
+     FIELD(torch.accumulation), .least = 1, .most = ACCUMULATION_MOST},
+    {"max_grad_norm", "0|1", "0", "any norm to which gradients are clipped before a step; 0: none",
+     .read = read_clipping, .needs = {&needs_gradients_on_gpu}},
     {.name = NULL},
 };
 
@@ -249,11 +300,37 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                  ? "qwen3-30b-a3b is the nearest model that is"
                                  : "tensor-parallel and megatron-cp take it");
     }
+    if ((model->parts & TDM_PART_SINKS) != 0 && torch->context.divider != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: sinks of attention, which %s has, are not modelled",
+                        settings->method->name, model->architecture);
+    if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
+        settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
     }
+    bool whole = torch->wrapper != &tdm_fsdp_wrapper && torch->context.divider == NULL;
+    if (torch->optimizer >= TDM_TORCH_MUON && !whole) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set optimizer: Muon, Adam-mini and GaLore of parts are not modelled");
+        return tdm_hint(err, "method parallel, ddp and zero1 take them");
+    }
     return tdm_second_check(model, settings, err);
+}
+
+const char *tdm_torch_assumption(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings)
+{
+    const struct tdm_divider *divider = settings->method->divider;
+    if (model->text_alone)
+        return "the language model alone: its vision tower is not counted";
+    if ((model->parts & TDM_PART_SINKS) != 0)
+        return settings->torch.attention == TDM_TORCH_EAGER
+                   ? NULL
+                   : "kernels of attention whose sinks take nothing";
+    return divider == NULL || divider->assumption == NULL ? NULL
+                                                          : divider->assumption(model, settings);
 }

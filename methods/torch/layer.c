@@ -10,14 +10,6 @@
 
 #include <stddef.h>
 
-static const char *const module_names[TDM_PROJECTIONS] = {
-    [TDM_PROJECTION_Q] = "self_attn.q_proj",     [TDM_PROJECTION_K] = "self_attn.k_proj",
-    [TDM_PROJECTION_V] = "self_attn.v_proj",     [TDM_PROJECTION_O] = "self_attn.o_proj",
-    [TDM_PROJECTION_QKV] = "self_attn.qkv_proj", [TDM_PROJECTION_GATE] = "mlp.gate_proj",
-    [TDM_PROJECTION_UP] = "mlp.up_proj",         [TDM_PROJECTION_GATE_UP] = "mlp.gate_up_proj",
-    [TDM_PROJECTION_DOWN] = "mlp.down_proj",
-};
-
 /* Gemma's norm: it multiplies by 1 + weight in fp32. */
 static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
                                            struct tdm_eager_value *weight)
@@ -39,6 +31,32 @@ static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager
     return y;
 }
 
+/* Cohere's LayerNorm, in fp32. */
+static struct tdm_eager_value *mean_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *weight)
+{
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *mean = tdm_row_mean(m, wide);
+    struct tdm_eager_value *scale = tdm_sub(m, wide, mean);
+    scale = tdm_replace(m, scale, tdm_square(m, scale));
+    struct tdm_eager_value *variance = tdm_row_mean(m, scale);
+    tdm_drop(m, scale);
+    struct tdm_eager_value *centred = tdm_sub(m, wide, mean);
+    scale = tdm_add_number(m, variance);
+    scale = tdm_replace(m, scale, tdm_rsqrt(m, scale));
+    wide = tdm_replace(m, wide, tdm_mul(m, centred, scale));
+    tdm_drop(m, centred);
+    tdm_drop(m, scale);
+    struct tdm_eager_value *factor = tdm_cast(m, weight, FP32);
+    wide = tdm_replace(m, wide, tdm_mul(m, factor, wide));
+    tdm_drop(m, factor);
+    struct tdm_eager_value *y = tdm_cast(m, wide, x->element_bytes);
+    tdm_drop(m, wide);
+    tdm_drop(m, variance);
+    tdm_drop(m, mean);
+    return y;
+}
+
 static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x, struct tdm_eager_value *weight)
 {
@@ -49,6 +67,8 @@ static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_
         return tdm_liger_norm(m, x, weight, t->layers[0].post_attention_norm != NULL || compiled);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
+    if ((t->config->parts & TDM_PART_MEAN_NORMS) != 0)
+        return mean_norm(m, x, weight);
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
     struct tdm_eager_value *square = tdm_square(m, wide);
     struct tdm_eager_value *variance = tdm_row_mean(m, square);
@@ -107,57 +127,10 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
     return tdm_module_leave(t, module, y);
 }
 
-/* Adds the adapter to `base`, which it takes over. peft casts the input to the adapter's dtype, and
- * the sum back to the dtype of `base`, which under autocast is not that of the input. Its layers
- * for bitsandbytes copy `base` first if it is of 4 bits, and cast the adapter's result in place of
- * the sum, under autocast nothing (peft/tuners/lora/bnb.py). */
-static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                       const struct torch_layer *layer, enum tdm_projection p,
-                                       struct tdm_eager_value *x, struct tdm_eager_value *base)
-{
-    const struct tdm_quantized *quantized = layer->weight[p]->quantized;
-    bool bnb = quantized != NULL && tdm_quantized_is_bitsandbytes(quantized);
-    bool casts = t->settings.peft && !(bnb && m->autocast);
-    uint16_t base_bytes = base->element_bytes;
-    tdm_label(m, "lora");
-    if (quantized != NULL && tdm_quantized_is_cloned(quantized))
-        base = tdm_replace(m, base, tdm_clone(m, base));
-    struct tdm_eager_value *input = casts ? tdm_cast(m, x, FP32) : tdm_take(x);
-    struct tdm_eager_value *dropped =
-        t->settings.lora_dropout > 0 ? tdm_dropout(m, input) : tdm_take(input);
-    struct tdm_eager_value *low =
-        tdm_torch_linear(m, t, dropped, layer->down[p], NULL, layer->down[p]->module);
-    tdm_drop(m, dropped);
-    struct tdm_eager_value *high =
-        tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
-    tdm_drop(m, low);
-    struct tdm_eager_value *scaled = tdm_mul_number(m, high);
-    tdm_drop(m, high);
-    if (bnb && casts)
-        scaled = tdm_replace(m, scaled, tdm_cast(m, scaled, base_bytes));
-    struct tdm_eager_value *sum = tdm_add(m, base, scaled);
-    tdm_drop(m, scaled);
-    tdm_drop(m, base);
-    struct tdm_eager_value *y = casts && !bnb ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
-    tdm_drop(m, sum);
-    tdm_drop(m, input);
-    return y;
-}
-
-struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                          const struct torch_layer *layer, enum tdm_projection p,
+struct tdm_eager_value *tdm_torch_dropout(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x)
 {
-    struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
-    tdm_label(m, module_names[p]);
-    if (layer->down[p] == NULL || t->adapters_off)
-        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
-    uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
-    struct tdm_eager_value *input = tdm_module_enter(t, both, x);
-    struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);
-    struct tdm_eager_value *y = adapted(m, t, layer, p, input, base);
-    tdm_drop(m, input);
-    return tdm_module_leave(t, both, y);
+    return t->config->dropout > 0 ? tdm_replace(m, x, tdm_dropout(m, x)) : x;
 }
 
 /* tanh(x / cap) * cap. Takes ownership of x. */
@@ -171,125 +144,9 @@ struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_
 struct tdm_eager_value *tdm_torch_scale_logits(struct tdm_eager *m, const struct tdm_torch_model *t,
                                                struct tdm_eager_value *logits)
 {
-    if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
+    if ((t->config->parts & (TDM_PART_MULTIPLIERS | TDM_PART_LOGIT_SCALE)) != 0)
         logits = tdm_replace(m, logits, tdm_mul_number(m, logits));
     return t->config->logits_softcap > 0 ? tdm_torch_softcap(m, logits) : logits;
-}
-
-/* Attention with scores in memory: softmax in fp32, between products in bf16. *kept: the weights,
- * which the layer holds until it returns. */
-static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
-                                               struct tdm_eager_value *v,
-                                               struct tdm_eager_value *mask,
-                                               struct tdm_eager_value **kept)
-{
-    uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
-    struct tdm_eager_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
-    struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
-    /* Heads that are stored by token cannot be merged with the batch, so they are copied. The
-     * copies of autocast stay until the product is done. */
-    struct tdm_eager_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
-    struct tdm_eager_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
-    tdm_drop(m, merged);
-    tdm_drop(m, a);
-    tdm_drop(m, b);
-    struct tdm_eager_value *scaled = tdm_mul_number(m, product);
-    tdm_drop(m, product);
-    if (t->config->attention_softcap > 0)
-        scaled = tdm_torch_softcap(m, scaled);
-    struct tdm_eager_value *masked = tdm_add(m, scaled, mask);
-    tdm_drop(m, scaled);
-    struct tdm_eager_value *wide = tdm_cast(m, masked, FP32);
-    struct tdm_eager_value *soft = tdm_softmax(m, wide);
-    tdm_drop(m, wide);
-    struct tdm_eager_value *weights = tdm_cast(m, soft, q->element_bytes);
-    tdm_drop(m, soft);
-    tdm_drop(m, masked);
-    struct tdm_eager_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
-    struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
-    tdm_drop(m, narrow);
-    tdm_drop(m, c);
-    if (t->settings.batch > 1) /* a view, whose gradient must be stored by heads */
-        output = tdm_replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
-    struct tdm_eager_value *turned = tdm_transpose(m, output);
-    struct tdm_eager_value *y = tdm_contiguous(m, turned);
-    tdm_drop(m, turned);
-    tdm_drop(m, output);
-    *kept = weights;
-    tdm_drop(m, keys);
-    tdm_drop(m, values);
-    return y;
-}
-
-static struct tdm_attention_shape attention_shape(const struct tdm_torch_model *t,
-                                                  enum tdm_attention_kernel kernel)
-{
-    return (struct tdm_attention_shape){.kernel = kernel,
-                                        .batch = t->settings.batch,
-                                        .query_heads = t->config->query_heads,
-                                        .kv_heads = t->config->kv_heads,
-                                        .tokens = t->settings.tokens,
-                                        .head_dim = t->config->head_dim};
-}
-
-/* Attention of a sequence of which other ranks have parts. */
-static struct tdm_eager_value *
-divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct tdm_eager_value *q,
-                  struct tdm_eager_value *k, struct tdm_eager_value *v)
-{
-    const struct tdm_attention_shape shape = attention_shape(t, TDM_ATTENTION_FLASH);
-    return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
-}
-
-#define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
-
-/* torch's scaled_dot_product_attention. With a mask or the memory-efficient kernel, K and V are
- * repeated first. A mask becomes a bias. */
-static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
-                                              struct tdm_eager_value *v,
-                                              struct tdm_eager_value *mask)
-{
-    bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT;
-    struct tdm_attention_shape shape =
-        attention_shape(t, t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
-                           : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
-                                                                   : TDM_ATTENTION_FLASH);
-    struct tdm_eager_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
-    if (mask != NULL || efficient) {
-        uint64_t groups = shape.query_heads / shape.kv_heads;
-        tdm_drop(m, keys);
-        tdm_drop(m, values);
-        keys = tdm_repeat(m, k, groups);
-        values = tdm_repeat(m, v, groups);
-        shape.kv_heads = shape.query_heads;
-    }
-    struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
-                           *a = tdm_autocast(m, q);
-    if (mask != NULL) {
-        struct tdm_eager_value *zero = tdm_value_new(m, 1, 1, BF16),
-                               *least = tdm_value_new(m, 1, 1, BF16);
-        bias = tdm_value_new(m, shape.batch * mask->rows, mask->columns, BF16);
-        tdm_drop(m, zero);
-        tdm_drop(m, least);
-        if (shape.kernel == TDM_ATTENTION_EFFICIENT && mask->columns % BIAS_ALIGN != 0)
-            bias = tdm_replace(m, bias,
-                               tdm_value_new(m, shape.batch * mask->rows,
-                                             tdm_size_align(mask->columns, BIAS_ALIGN), BF16));
-    }
-    struct tdm_eager_value *output = tdm_attention(m, a, b, c, bias, &shape);
-    tdm_drop(m, a);
-    tdm_drop(m, b);
-    tdm_drop(m, c);
-    tdm_drop(m, bias);
-    struct tdm_eager_value *turned = tdm_transpose(m, output);
-    tdm_drop(m, output);
-    struct tdm_eager_value *y = tdm_contiguous(m, turned);
-    tdm_drop(m, turned);
-    tdm_drop(m, keys);
-    tdm_drop(m, values);
-    return y;
 }
 
 /* What a compiled layer with checkpoints by operation computes again from what it kept: results of
@@ -319,11 +176,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
         t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     tdm_label(m, "self_attn.attention");
     struct tdm_eager_value *heads =
-        t->settings.shifted                   ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
-        : t->settings.context.divider != NULL ? divided_attention(m, t, turned_q, turned_k, v)
-        : t->settings.attention == TDM_TORCH_EAGER
-            ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
-            : sdpa_attention(m, t, turned_q, turned_k, v, mask);
+        tdm_torch_attention(m, t, layer, turned_q, turned_k, v, mask, kept);
     struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
@@ -331,6 +184,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
         merged = fused(m, t, merged, x);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_O, merged);
     tdm_drop(m, merged);
+    y = tdm_torch_dropout(m, t, y);
     tdm_drop(m, turned_q);
     tdm_drop(m, turned_k);
     tdm_drop(m, v);
@@ -392,7 +246,7 @@ static struct tdm_eager_value *plain_mlp(struct tdm_eager *m, const struct tdm_t
     up = tdm_replace(m, up, tdm_activate(m, t->config->activation, up));
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, up);
     tdm_drop(m, up);
-    return y;
+    return tdm_torch_dropout(m, t, y);
 }
 
 static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
@@ -519,9 +373,11 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
-    struct tdm_eager_value *made = layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
-                                   : mlp_tiles(t) > 0    ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
-                                                         : mlp(m, t, layer, normed);
+    struct tdm_eager_value *made = layer->shared_gate != NULL
+                                       ? tdm_torch_all_experts(m, t, layer, normed)
+                                   : layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
+                                   : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
+                                                      : mlp(m, t, layer, normed);
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, normed);
     tdm_label(m, "post_feedforward_layernorm");
@@ -554,13 +410,13 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_SELECTIVE:
     case TDM_CHECKPOINTING_ON:
-        if (t->settings.offload_checkpoints)
+        if (t->settings.checkpoint_offload == TDM_CHECKPOINTS_AWAY_ALST)
             return tdm_checkpoint_offloaded(t->m, &function, x);
-        if (t->settings.offload_inputs)
+        if (t->settings.checkpoint_offload == TDM_CHECKPOINTS_AWAY)
             return tdm_checkpoint_away(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
-        if (t->settings.offload_checkpoints || t->settings.offload_inputs)
+        if (t->settings.checkpoint_offload != TDM_CHECKPOINTS_HERE)
             return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:

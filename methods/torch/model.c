@@ -50,8 +50,10 @@ static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t l
                                            uint32_t module, uint64_t rows, uint64_t columns)
 {
     t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
-    return add_parameter(t, tdm_layer_module(layer, module), rows, columns,
-                         t->settings.peft ? FP32 : t->weight_bytes, true);
+    struct tdm_eager_value *value = add_parameter(t, tdm_layer_module(layer, module), rows, columns,
+                                                  t->settings.peft ? FP32 : t->weight_bytes, true);
+    t->states[t->parameter_count - 1].matrix = rows > 1;
+    return value;
 }
 
 static const struct {
@@ -73,6 +75,7 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
 {
     switch (role) {
     case TDM_ROLE_EMBEDDING:
+    case TDM_ROLE_POSITIONS:
         return TDM_MODULE_EMBEDDING;
     case TDM_ROLE_FINAL_NORM:
         return TDM_MODULE_NORM;
@@ -81,6 +84,9 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
     case TDM_ROLE_ROUTER:
     case TDM_ROLE_EXPERTS_GATE_UP:
     case TDM_ROLE_EXPERTS_DOWN:
+    case TDM_ROLE_ROUTER_BIAS:
+    case TDM_ROLE_EXPERTS_GATE_UP_BIAS:
+    case TDM_ROLE_EXPERTS_DOWN_BIAS:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
     case TDM_ROLE_FINAL_NORM_BIAS:
         return TDM_MODULE_NORM;
@@ -120,8 +126,12 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     bool trained =
         !t->settings.frozen &&
         (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
-    return add_parameter(t, module_of(unit, role), tensor->rows, tensor->columns, t->weight_bytes,
-                         trained);
+    struct tdm_eager_value *value = add_parameter(t, module_of(unit, role), tensor->rows,
+                                                  tensor->columns, t->weight_bytes, trained);
+    t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
+                                               role != TDM_ROLE_EXPERTS_GATE_UP &&
+                                               role != TDM_ROLE_EXPERTS_DOWN;
+    return value;
 }
 
 /* A projection. A quantized one is no parameter that a wrapper handles. */
@@ -142,12 +152,19 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
-    if (t->config->experts.router_first)
+    if (t->config->experts.router_first) {
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+        layer->router_bias = add_weight(t, number, TDM_ROLE_ROUTER_BIAS);
+    }
     layer->experts_gate_up = add_weight(t, number, TDM_ROLE_EXPERTS_GATE_UP);
+    layer->experts_gate_up_bias = add_weight(t, number, TDM_ROLE_EXPERTS_GATE_UP_BIAS);
     layer->experts_down = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN);
+    layer->experts_down_bias = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN_BIAS);
     if (!t->config->experts.router_first)
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+    layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
+    layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
+    layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
 }
 
 static void add_layer(struct tdm_torch_model *t, uint32_t number)
@@ -160,6 +177,7 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
         if (p == TDM_PROJECTION_O) {
             layer->q_norm = add_weight(t, number, TDM_ROLE_Q_NORM);
             layer->k_norm = add_weight(t, number, TDM_ROLE_K_NORM);
+            layer->sinks = add_weight(t, number, TDM_ROLE_SINKS);
         }
     }
     if (t->config->layer_kinds[number].experts)
@@ -184,6 +202,9 @@ static void add_adapters(struct tdm_torch_model *t)
             t->layers[i].down[p] =
                 add_adapter(t, i, TDM_MODULE_DOWN + p, s->lora_rank, weight->columns);
             t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, weight->rows, s->lora_rank);
+            if (s->dora)
+                t->layers[i].magnitude[p] =
+                    add_adapter(t, i, TDM_MODULE_ADAPTED + p, 1, weight->rows);
         }
 }
 
@@ -206,26 +227,41 @@ static void add_copies(struct tdm_torch_model *t)
     }
 }
 
+/* The head of ForSequenceClassification. */
+static struct tdm_eager_value *add_score(struct tdm_torch_model *t, bool trained)
+{
+    t->m->label = (struct tdm_label){.name = "score.weight", .layer = TDM_NO_LAYER};
+    return add_parameter(t, TDM_MODULE_HEAD, t->settings.labels, t->config->hidden, t->weight_bytes,
+                         trained && !t->settings.frozen);
+}
+
 static void add_parameters(struct tdm_torch_model *t)
 {
     const struct tdm_model *config = t->config;
     uint32_t head = tdm_model_head_unit(config);
     t->m->category = TDM_METHOD_WEIGHTS;
     t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
+    t->position_weight = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_POSITIONS);
     if (config->scaled_embedding)
         t->embedding_scale = tdm_value_new(t->m, 1, 1, t->weight_bytes);
     for (uint32_t i = 0; i < config->layers; i++)
         add_layer(t, i);
     t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
     t->final_norm_bias = add_weight(t, head, TDM_ROLE_FINAL_NORM_BIAS);
-    t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
+    if (t->settings.logits != TDM_LOGITS_SCORE)
+        t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
-    t->frequencies[0] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
-    t->frequencies[1] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
-    t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
+    for (unsigned i = 0; i < 2 && t->position_weight == NULL; i++)
+        t->frequencies[i] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
+    if (t->settings.logits == TDM_LOGITS_SCORE)
+        t->head = add_score(t, t->settings.lora_rank == 0);
+    else
+        t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
     if (t->settings.lora_rank > 0) {
         add_adapters(t);
         add_copies(t);
+        if (t->settings.logits == TDM_LOGITS_SCORE) /* peft trains a copy of it with SEQ_CLS */
+            t->head = add_score(t, true);
     }
     t->m->category = TDM_METHOD_WORKSPACE;
     if (!t->settings.frozen) {
@@ -247,7 +283,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
-    size_t most = config->tensor_count + projections * 2 + 2; /* with adapters and two copies */
+    size_t most = config->tensor_count + projections * 3 + 4; /* with adapters and copies */
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;

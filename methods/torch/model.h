@@ -26,6 +26,13 @@ enum tdm_checkpointing {
     TDM_CHECKPOINTING_REENTRANT,
     TDM_CHECKPOINTING_SELECTIVE, /* attention and every second product are kept */
 };
+/* Where layer inputs are until their backward. */
+enum tdm_checkpoint_offload {
+    TDM_CHECKPOINTS_HERE,
+    TDM_CHECKPOINTS_AWAY_ALST, /* in plain host memory, by ArcticTraining's checkpoints: a backward
+                                  inside the backward */
+    TDM_CHECKPOINTS_AWAY,      /* in pinned host memory, by the system's own checkpoints */
+};
 enum tdm_compile { TDM_COMPILE_NO, TDM_COMPILE_LAYERS, TDM_COMPILE_ALL };
 enum tdm_torch_attention {
     TDM_TORCH_SDPA,
@@ -47,6 +54,9 @@ enum tdm_torch_optimizer {
     TDM_TORCH_LION_8BIT,
     TDM_TORCH_LION_32BIT,
     TDM_TORCH_ADAFACTOR, /* of transformers */
+    TDM_TORCH_MUON,      /* of torch; what is no matrix of a layer has AdamW (foreach) */
+    TDM_TORCH_ADAM_MINI, /* of the package of that name */
+    TDM_TORCH_GALORE,    /* GaLoreAdamW of galore_torch, for all matrices of layers */
 };
 enum tdm_torch_logits {
     TDM_LOGITS_HF, /* the loss of transformers; its output object is dropped before the backward */
@@ -58,6 +68,8 @@ enum tdm_torch_logits {
     TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, recomputed in the backward
                            (TRL) */
     TDM_LOGITS_FUSED,   /* gradients computed in the forward, chunk by chunk (Liger) */
+    TDM_LOGITS_SCORE,   /* a head of num_labels outputs in place of the LM head, read at each
+                           sequence's last token: sequence classification, reward models */
 };
 
 enum tdm_torch_grads {
@@ -110,19 +122,25 @@ struct tdm_torch_settings {
     bool bnb_keeps_inputs;              /* of nf4 */
     double lora_dropout;                /* of the input of an adapter; 0: none */
     uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
+    bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
+    uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
+    bool clips;                 /* norms of gradients are clipped before a step */
+    uint64_t labels;            /* of TDM_LOGITS_SCORE: num_labels */
+    uint64_t galore_rank;       /* of TDM_TORCH_GALORE */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_compile compile;
-    bool shifted;        /* LongLoRA's attention */
-    bool trained_norms;  /* with LoRA, norms and the embedding are also trained */
-    uint32_t groups;     /* of LongLoRA: a sequence has 2 << groups of them */
-    bool full_attention; /* of LongLoRA: without groups */
+    bool shifted;             /* LongLoRA's attention */
+    bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
+    uint32_t groups;          /* of LongLoRA: a sequence has 2 << groups of them */
+    bool full_attention;      /* of LongLoRA: without groups */
+    bool materialized_groups; /* of LongLoRA: scores of groups in memory, without FlashAttention */
+    bool supervised;          /* of LongLoRA: its program for supervised fine-tuning */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
-    bool offload_checkpoints; /* layer inputs stay in host memory until their backward: ALST's */
-    bool offload_inputs;      /* the same by the system's own checkpoints */
+    enum tdm_checkpoint_offload checkpoint_offload;
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
     struct tdm_second_settings second;
     bool frozen;                 /* nothing is trained: a second model */
@@ -144,6 +162,8 @@ void tdm_torch_model_free(struct tdm_torch_model *model);
  * training loop does that rebinds its name `loss`. */
 void tdm_torch_forward(struct tdm_torch_model *model);
 void tdm_torch_backward(struct tdm_torch_model *model);
+/* clip_grad_norm_ of all gradients. */
+void tdm_torch_clip(struct tdm_torch_model *model);
 /* optimizer.step(), then zero_grad(set_to_none=True) unless gradients are held. */
 void tdm_torch_optimizer_step(struct tdm_torch_model *model);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);

@@ -2,7 +2,9 @@
 /* optimizer.step() and zero_grad: the states, which the first step allocates, and temporary
  * tensors. Sources: torch/optim/adam.py (_init_group, _multi_tensor_adam, _fused_adam), sgd.py;
  * bitsandbytes 0.50.2, optim/optimizer.py (Optimizer8bit, Optimizer1State, Optimizer2State);
- * transformers 5.17, optimization.py (Adafactor). */
+ * torch/nn/utils/clip_grad.py, aten/src/ATen/native/cuda/ForeachReduceOp.cu
+ * (foreach_tensor_norm_cuda). Optimizers that step one parameter after the other are in
+ * optimizer_single.c. */
 #include "base/size.h"
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -36,6 +38,9 @@ static const struct rule {
     [TDM_TORCH_LION_8BIT] = {1, STATES_8BIT, false},
     [TDM_TORCH_LION_32BIT] = {1, STATES_FP32, false},
     [TDM_TORCH_ADAFACTOR] = {0, STATES_OF_TORCH, false},
+    [TDM_TORCH_MUON] = {2, STATES_OF_TORCH, false}, /* of what Muon does not step */
+    [TDM_TORCH_ADAM_MINI] = {0, STATES_OF_TORCH, false},
+    [TDM_TORCH_GALORE] = {0, STATES_OF_TORCH, false},
 };
 
 static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
@@ -87,11 +92,17 @@ static void init_bnb(struct tdm_torch_model *t, uint32_t i, const struct rule *r
     }
 }
 
-/* Does this rank's optimizer update parameter i? */
-static bool trained(const struct tdm_torch_model *t, uint32_t i)
+bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i)
 {
     const struct tdm_wrapper *w = t->settings.wrapper;
     return t->parameters[i]->grad != NULL && (w->owns_states == NULL || w->owns_states(t, i));
+}
+
+/* The same, but not those that Muon steps. */
+static bool trained(const struct tdm_torch_model *t, uint32_t i)
+{
+    return tdm_torch_steps(t, i) &&
+           !(t->settings.optimizer == TDM_TORCH_MUON && t->states[i].matrix);
 }
 
 /* The square roots of all second moments: one new tensor each, until the end of the step. */
@@ -109,51 +120,34 @@ static void foreach_roots(struct tdm_torch_model *t)
     free(roots);
 }
 
-/* Row and column sums of a matrix, all squares of a vector. */
-static void init_adafactor(struct tdm_torch_model *t, uint32_t i)
-{
-    const struct tdm_eager_value *p = t->parameters[i];
-    tdm_label(t->m, "exp_avg_sq");
-    t->states[i].first = tdm_value_new(t->m, p->rows > 1 ? p->rows : p->columns, 1, FP32);
-    if (p->rows > 1)
-        t->states[i].second = tdm_value_new(t->m, p->columns, 1, FP32);
-}
+#define NORM_CHUNK 65536u /* elements of which a thread block takes the norm */
 
-/* Adafactor steps one parameter after the other. Its names grad, p_data_fp32 and update hold those
- * of the parameter before until they are bound again. */
-struct adafactor {
-    struct tdm_eager_value *grad, *wide, *update;
-};
-
-static void step_adafactor(struct tdm_torch_model *t, uint32_t i, struct adafactor *a)
+void tdm_torch_clip(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
-    const struct tdm_eager_value *p = t->parameters[i];
-    bool narrow = p->element_bytes != FP32;
-    tdm_label(m, "update");
-    a->grad = tdm_replace(m, a->grad, narrow ? tdm_value_new(m, p->rows, p->columns, FP32) : NULL);
-    tdm_drop(m, a->wide);
-    a->wide = narrow ? tdm_value_new(m, p->rows, p->columns, FP32) : NULL;
-    struct tdm_eager_value *squares = tdm_value_new(m, p->rows, p->columns, FP32);
-    a->update = tdm_replace(m, a->update, tdm_value_like(m, squares));
-    tdm_drop(m, squares);
-    a->update = tdm_replace(m, a->update, tdm_value_like(m, a->update));
-    tdm_drop(m, tdm_value_like(m, a->update)); /* -update */
-}
-
-static void run_adafactor(struct tdm_torch_model *t)
-{
-    struct adafactor a = {0};
+    struct tdm_eager_value **norms = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
+    uint64_t chunks = 0, count = 0;
+    if (norms == NULL)
+        tdm_eager_no_memory(m);
+    m->label = (struct tdm_label){.name = "clip_grad_norm_", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; i < t->parameter_count; i++) {
-        if (!trained(t, i))
+        const struct tdm_eager_value *grad = t->parameters[i]->grad;
+        if (grad == NULL)
             continue;
-        if (t->states[i].first == NULL)
-            init_adafactor(t, i);
-        step_adafactor(t, i, &a);
+        uint64_t own = tdm_size_ceil_div(tdm_value_elements(grad), NORM_CHUNK);
+        chunks = own > chunks ? own : chunks;
+        count++;
     }
-    tdm_drop(t->m, a.grad);
-    tdm_drop(t->m, a.wide);
-    tdm_drop(t->m, a.update);
+    struct tdm_eager_value *partial = tdm_value_new(m, count, chunks, FP32);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (t->parameters[i]->grad != NULL)
+            norms[i] = tdm_value_new(m, 1, 1, t->parameters[i]->grad->element_bytes);
+    tdm_drop(m, partial);
+    struct tdm_eager_value *stacked = tdm_value_new(m, count, 1, FP32);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        tdm_drop(m, norms[i]);
+    tdm_drop(m, stacked);
+    free(norms);
 }
 
 void tdm_torch_optimizer_step(struct tdm_torch_model *t)
@@ -175,10 +169,9 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
         else
             init_bnb(t, i, rule);
     }
-    if (kind == TDM_TORCH_ADAMW_FOREACH)
+    if (kind == TDM_TORCH_ADAMW_FOREACH || kind == TDM_TORCH_MUON)
         foreach_roots(t);
-    if (kind == TDM_TORCH_ADAFACTOR)
-        run_adafactor(t);
+    tdm_torch_single_steps(t);
     t->m->category = TDM_METHOD_WORKSPACE;
 }
 

@@ -10,18 +10,23 @@
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_eager_value *down[TDM_PROJECTIONS],
-        *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
+        *up[TDM_PROJECTIONS],        /* adapters: A and B of LoRA */
+        *magnitude[TDM_PROJECTIONS]; /* of DoRA, or NULL */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
     struct tdm_eager_value *attention_norm_bias, *mlp_norm_bias; /* of LayerNorm */
     struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* NULL if the model has none */
     struct tdm_eager_value *router, *experts_gate_up,
         *experts_down; /* NULL if the model has none */
+    struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
+    struct tdm_eager_value *shared_gate, *shared_up, *shared_down;                  /* or NULL */
+    struct tdm_eager_value *sinks;                                                  /* or NULL */
 };
 
 struct torch_state {
     struct tdm_eager_value *step, *first, *second; /* of AdamW; SGD's momentum is `first` */
     struct tdm_eager_value *scales[2];             /* of 8-bit states */
     bool made;
+    bool matrix; /* of a layer, and no joint experts: Muon and GaLore step it their own way */
 };
 
 struct tdm_torch_model {
@@ -32,8 +37,8 @@ struct tdm_torch_model {
     bool autocasts;        /* the forward runs under autocast */
     bool caches; /* use_cache: K and V of all layers are held, though nothing reads them */
     struct torch_layer *layers;
-    struct tdm_eager_value *embedding, *embedding_scale, *final_norm, *final_norm_bias, *head,
-        *head_bias, *frequencies[2], *ids;
+    struct tdm_eager_value *embedding, *position_weight, *embedding_scale, *final_norm,
+        *final_norm_bias, *head, *head_bias, *frequencies[2], *ids;
     /* Belong to the current forward. After it only checkpointed layers hold references to them. */
     struct tdm_eager_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_eager_value *window_cosine, *window_sine; /* NULL: those of all layers */
@@ -51,6 +56,7 @@ struct tdm_torch_model {
     struct torch_state *states;
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
+    bool accumulating;                 /* this backward is not the last before a step */
     bool adapters_off;                 /* a forward of the base alone */
     struct tdm_torch_model *second;    /* reference or teacher, or NULL */
     struct tdm_model *teacher;         /* what it is, if not the same model; or NULL */
@@ -78,10 +84,33 @@ void tdm_torch_cache_hold(struct tdm_torch_model *t);
 struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
                                             uint64_t columns, uint16_t element_bytes, bool trained);
 
+/* The attention of a layer (attention.c). *kept: scores that the layer holds until it returns. */
+struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                            const struct torch_layer *layer,
+                                            struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                            struct tdm_eager_value *v, struct tdm_eager_value *mask,
+                                            struct tdm_eager_value **kept);
+/* The model's own dropout. Takes x. */
+struct tdm_eager_value *tdm_torch_dropout(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          struct tdm_eager_value *x);
+/* Does this rank's optimizer update parameter i? */
+bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
+/* The step of an optimizer that takes one parameter after the other; of others nothing
+ * (optimizer_single.c). */
+void tdm_torch_single_steps(struct tdm_torch_model *t);
+
 /* A mixture of experts in place of the MLP (experts.c). */
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x);
+
+/* Llama 4's: every expert computes all tokens (experts_all.c). */
+struct tdm_eager_value *tdm_torch_all_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              const struct torch_layer *layer,
+                                              struct tdm_eager_value *x);
+/* topk of the columns of x, with the places. */
+struct tdm_eager_value *tdm_torch_topk(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t k,
+                                       struct tdm_eager_value **indices);
 
 /* A layer, checkpointed or not, and parts of it, also for other systems (layer.c). x is borrowed.
  */
@@ -146,6 +175,10 @@ void tdm_second_generate(struct tdm_torch_model *t);
 
 /* LongLoRA's attention within groups of tokens. For half of the heads the groups are shifted by
  * half a group (methods/chunk/longlora.c). */
+uint64_t tdm_shifted_group_tokens(const struct tdm_torch_settings *settings);
+/* A copy of half of the heads, shifted, goes over x itself: in place, for use without
+ * FlashAttention. Takes x. */
+struct tdm_eager_value *tdm_shift_heads(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);

@@ -31,18 +31,23 @@ static void backward(void *state)
 /* A second backward finds the gradients of the first. Later ones are like the second. */
 static void forward(void *state)
 {
-    const struct tdm_torch_model *t = state;
+    struct tdm_torch_model *t = state;
     const struct tdm_wrapper *w = t->settings.wrapper;
-    if (w->accumulates != NULL && w->accumulates(t)) {
-        tdm_torch_forward(state);
-        tdm_torch_backward(state);
+    if (t->settings.accumulation > 1 || (w->accumulates != NULL && w->accumulates(t))) {
+        t->accumulating = true;
+        tdm_torch_forward(t);
+        tdm_torch_backward(t);
+        t->accumulating = false;
     }
-    tdm_torch_forward(state);
+    tdm_torch_forward(t);
 }
 
 static void step(void *state)
 {
     struct tdm_torch_model *t = state;
+    bool on_host = t->settings.wrapper == &tdm_fsdp_wrapper && t->settings.fsdp.offload;
+    if (t->settings.clips && !on_host)
+        tdm_torch_clip(t);
     if (t->settings.wrapper->step != NULL)
         t->settings.wrapper->step(t);
     else

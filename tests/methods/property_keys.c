@@ -146,6 +146,7 @@ static void mix_step(uint64_t *sum, const struct tdm_method_step *step)
     for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
         mix(sum, t->end_bytes[p]);
         mix(sum, t->highest_bytes[p]);
+        mix(sum, t->phases[p].allocated);
     }
     for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
         mix(sum, t->categories[c]);

@@ -18,10 +18,10 @@
 #define ID_BYTES 16                     /* its id and its label */
 #define TABLE_BYTES (4 * 8)             /* of the tables, for a page of 128 tokens */
 
-static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const char *const *pairs,
-                                        size_t count)
+static struct tdm_torch_step step_of_ranks(const char *name, uint64_t ranks, uint64_t tokens,
+                                           const char *const *pairs, size_t count)
 {
-    struct tdm_method_settings settings = {.torch = {.tokens = tokens, .batch = 1, .ranks = 1}};
+    struct tdm_method_settings settings = {.torch = {.tokens = tokens, .batch = 1, .ranks = ranks}};
     const struct tdm_method *method;
     struct tdm_method_choices choices;
     struct tdm_method_prediction p;
@@ -42,6 +42,12 @@ static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const
     tdm_machine_free(machine);
     assert_true(p.runs);
     return p.steps[p.count - 1].torch;
+}
+
+static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const char *const *pairs,
+                                        size_t count)
+{
+    return step_of_ranks(name, 1, tokens, pairs, count);
 }
 
 static uint64_t peak(const char *name, uint64_t tokens, const char *const *pairs, size_t count)
@@ -65,10 +71,11 @@ static void a_token_costs_its_kv_and_gradients(void **state)
     }
 }
 
-/* The device keeps two layers and half of the one that is leaving. */
-static void offload_leaves_two_layers_and_a_half(void **state)
+/* The device keeps two layers and what is left of a third one: seven eighths, or with gradients in
+ * fp32 a quarter. */
+static void offload_leaves_two_layers_and_a_part(void **state)
 {
-    const char *pairs[] = {"kv_offload=yes"};
+    const char *pairs[] = {"kv_offload=yes", "kv_grad_dtype=fp32"};
     uint64_t kv = 64 * K * KV_BYTES * 2;
     (void)state;
     struct tdm_torch_step there = third_step("oomb", 64 * K, NULL, 0);
@@ -76,7 +83,38 @@ static void offload_leaves_two_layers_and_a_half(void **state)
     assert_int_equal(there.host_bytes, 0);
     assert_int_equal(away.host_bytes, kv); /* pages are powers of two */
     uint64_t left = kv - (there.peak.allocated - away.peak.allocated);
-    assert_in_range(left, kv / 28 * 5 / 2 - 4 * MIB, kv / 28 * 5 / 2 + 4 * MIB);
+    assert_in_range(left, kv / 28 * 23 / 8 - 4 * MIB, kv / 28 * 23 / 8 + 4 * MIB);
+    kv = 64 * K * KV_BYTES * 3;
+    left = kv - (peak("oomb", 64 * K, pairs + 1, 1) - peak("oomb", 64 * K, pairs, 2));
+    assert_in_range(left, kv / 28 * 9 / 4 - 4 * MIB, kv / 28 * 9 / 4 + 4 * MIB);
+}
+
+/* Of layers with a window of 4,096 tokens, 32 pages before the chunk and its own 32 are on the
+ * device, where without one those of all 64K tokens are: an eighth. */
+static void windows_bring_the_latest_pages_back(void **state)
+{
+    const char *all[] = {"kv_offload=yes"}, *local[] = {"kv_offload=yes", "local_attention=4K"};
+    uint64_t kv = 64 * K * KV_BYTES * 2 / 28 * 23 / 8;
+    (void)state;
+    uint64_t less = peak("oomb", 64 * K, all, 1) - peak("oomb", 64 * K, local, 2);
+    assert_in_range(less, kv / 8 * 7 - 8 * MIB, kv / 8 * 7 + 8 * MIB);
+}
+
+/* A rank has half of all but the embedding and the norms, and half of the pages. Its logits are
+ * those of all words. Parts lie where the whole weights were, so up to 1 MiB behind each of them
+ * counts as theirs. */
+static void ranks_divide_projections_heads_and_pages(void **state)
+{
+    uint64_t all = UINT64_C(7615616512), whole = UINT64_C(152064) * 3584 + 57 * 3584;
+    (void)state;
+    struct tdm_torch_step one = third_step("oomb", 64 * K, NULL, 0);
+    struct tdm_torch_step two = step_of_ranks("oomb", 2, 64 * K, NULL, 0);
+    assert_in_range(two.categories[TDM_METHOD_WEIGHTS], 2 * (whole + (all - whole) / 2),
+                    2 * (whole + (all - whole) / 2) + 64 * MIB);
+    uint64_t pages = one.categories[TDM_METHOD_KV] + one.categories[TDM_METHOD_KV_GRADIENTS];
+    uint64_t parts = two.categories[TDM_METHOD_KV] + two.categories[TDM_METHOD_KV_GRADIENTS];
+    assert_in_range(parts, pages / 2, pages / 2 + 16 * MIB);
+    assert_int_equal(two.categories[TDM_METHOD_LOGITS], one.categories[TDM_METHOD_LOGITS]);
 }
 
 static void a_budget_brings_fewer_pages_back(void **state)
@@ -152,17 +190,41 @@ static void longlora_trains_norms_and_embedding(void **state)
     assert_in_range(more + 2 * 4 * K * 3584 * 2, embedding, embedding + 2 * MIB);
 }
 
+/* Without FlashAttention: with groups half as large, scores take half as much. In the layer that is
+ * run again they are at least in fp32 and in bf16, 28 heads of 8K queries times the group. */
+static void longlora_without_flash_has_scores(void **state)
+{
+    const char *quarter[] = {"use_flash_attn=no", "logits=base"},
+               *eighth[] = {"use_flash_attn=no", "logits=base", "group_size_ratio=1/8"};
+    uint64_t scores = UINT64_C(28) * 8 * K * 2 * K;
+    (void)state;
+    uint64_t more = peak("longlora", 8 * K, quarter, 2) - peak("longlora", 8 * K, eighth, 3);
+    assert_in_range(more, scores / 2 * 6, scores / 2 * 16);
+}
+
+/* Of 9,000 tokens the supervised program has groups of 8,192, where the other has no equal ones. */
+static void longlora_of_any_length(void **state)
+{
+    const char *supervised[] = {"program=supervised-fine-tune", "group_size_ratio=1/8"};
+    (void)state;
+    assert_true(peak("longlora", 9001, supervised, 2) > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_token_costs_its_kv_and_gradients),
-        cmocka_unit_test(offload_leaves_two_layers_and_a_half),
+        cmocka_unit_test(offload_leaves_two_layers_and_a_part),
+        cmocka_unit_test(windows_bring_the_latest_pages_back),
+        cmocka_unit_test(ranks_divide_projections_heads_and_pages),
         cmocka_unit_test(a_budget_brings_fewer_pages_back),
         cmocka_unit_test(checkpoints_keep_layer_inputs),
         cmocka_unit_test(seco_joins_kv),
         cmocka_unit_test(losses_without_all_logits),
         cmocka_unit_test(materialized_is_eager),
         cmocka_unit_test(longlora_trains_norms_and_embedding),
+        cmocka_unit_test(longlora_without_flash_has_scores),
+        cmocka_unit_test(longlora_of_any_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

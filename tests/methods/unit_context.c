@@ -29,16 +29,16 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 
 static void sequences_are_padded(void **state)
 {
-    struct tdm_context c = {&tdm_ring_divider, TDM_RING_ZIGZAG, 4, 4, 1, 8};
+    struct tdm_context c = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 4, 4, 1, 8};
     (void)state;
     assert_int_equal(tdm_context_padded_tokens(&c, 8), 8);
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 16); /* two slices per rank */
     assert_int_equal(tdm_context_local_tokens(&c, 9), 4);
     c.balance = TDM_RING_STRIPED;
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12);
-    c = (struct tdm_context){&tdm_usp_divider, TDM_RING_ZIGZAG, 4, 2, 2, 8};
+    c = (struct tdm_context){&tdm_usp_divider, TDM_RING_ZIGZAG, false, 4, 2, 2, 8};
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12); /* slices are divided again */
-    c = (struct tdm_context){&tdm_ulysses_divider, TDM_RING_ZIGZAG, 3, 1, 3, 8};
+    c = (struct tdm_context){&tdm_ulysses_divider, TDM_RING_ZIGZAG, false, 3, 1, 3, 8};
     assert_int_equal(tdm_context_padded_tokens(&c, 10), 12);
 }
 
@@ -108,7 +108,7 @@ static void ring_forward_by_hand(void **state)
                                      -2 * BLOCK, -SUMS,                 /* freed */
                                      BLOCK,      -2 * BLOCK, -BLOCK,    -SUMS,
                                      -BLOCK,     -BLOCK,     -SUMS};
-    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
+    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 2, 2, 1, 8};
     struct machine machine;
     (void)state;
     start(&machine, false);
@@ -136,7 +136,7 @@ static int64_t backward_peak(const struct tdm_context *context)
  * and V that arrived, dQ and two pairs of dK, dV in fp32, and finally the results in bf16. */
 static void ring_backward_by_hand(void **state)
 {
-    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
+    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 2, 2, 1, 8};
     const int64_t held = 5 * BLOCK + SUMS;
     const int64_t came = 3 * BLOCK + 2 * BLOCK, sums = 2 * BLOCK + 4 * BLOCK + 4 * BLOCK;
     (void)state;
@@ -148,7 +148,7 @@ static void ring_backward_by_hand(void **state)
     context.balance = TDM_RING_STRIPED;
     assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
     /* With more ranks other K and V are always arriving, but there are no results yet. */
-    context = (struct tdm_context){&tdm_ring_divider, TDM_RING_ZIGZAG, 8, 8, 1, 8};
+    context = (struct tdm_context){&tdm_ring_divider, TDM_RING_ZIGZAG, false, 8, 8, 1, 8};
     assert_int_equal(backward_peak(&context),
                      held + SUMS / 2 + came + 2 * BLOCK + sums + 2 * BLOCK + SUMS);
 }
@@ -160,7 +160,7 @@ static void ulysses_by_hand(void **state)
                                      BLOCK,  -BLOCK, BLOCK,  SUMS,  16,    8,      -16,
                                      -8,     -SUMS,  BLOCK,  BLOCK, BLOCK, -BLOCK, -BLOCK,
                                      -BLOCK, -BLOCK, -BLOCK, -BLOCK};
-    struct tdm_context context = {&tdm_ulysses_divider, TDM_RING_ZIGZAG, 2, 1, 2, 8};
+    struct tdm_context context = {&tdm_ulysses_divider, TDM_RING_ZIGZAG, false, 2, 1, 2, 8};
     struct machine machine;
     (void)state;
     start(&machine, false);
@@ -327,6 +327,28 @@ static void costs_are_ordered(void **state)
     assert_true(fabs(later / burst.attention_flops - 3.75 / 4.5) < 1e-12);
     assert_true(fabs(kept / burst.attention_flops - 3.5 / 4.5) < 1e-12);
     assert_true(exchanged(NULL) > 0);
+}
+
+/* Of 1M tokens on 8 ranks, each rank has 128K. A window of 16K of its tokens has 2/8 - 1/64 of the
+ * causal pairs, and of the first half 2 (2/8 - 1/32) / 4. */
+static void masks_change_the_pairs(void **state)
+{
+    static const char *const full[] = {"attention_mask=full", NULL},
+                             *const blocks[] = {"attention_mask=block", "block_percent=25", NULL},
+                             *const striped[] = {"attention_mask=striped", NULL},
+                             *const window[] = {"attention_mask=sliding", "sliding_window=16K",
+                                                "grad_ckpt=full", NULL},
+                             *const half[] = {"attention_mask=sliding", "sliding_window=16K",
+                                              "grad_ckpt=seq-wise", NULL};
+    (void)state;
+    double causal = cost_of("burst", NULL).attention_flops, share = 2 / 8.0 - 1 / 64.0,
+           first = (2 / 4.0 - 1 / 16.0) / 4 / share;
+    assert_true(fabs(cost_of("burst", full).attention_flops / causal - 2) < 1e-5);
+    assert_true(fabs(cost_of("burst", blocks).attention_flops / causal - 0.5) < 1e-5);
+    assert_true(cost_of("burst", striped).attention_flops == causal);
+    assert_true(fabs(cost_of("burst", window).attention_flops / causal - share * 3.5 / 4.5) < 1e-5);
+    assert_true(
+        fabs(cost_of("burst", half).attention_flops / causal - share * (3.5 + first) / 4.5) < 1e-5);
 }
 
 /* Attention does not hide what short sequences send. Over several nodes a ring is slower than a
@@ -526,6 +548,61 @@ static void burst_adapters_by_hand(void **state)
                      32 * parts + 31 * made);
 }
 
+/* Tables of blocks of 128 tokens, for 32 heads: four of numbers, four of indices. */
+static void burst_block_masks_by_hand(void **state)
+{
+    static const char *const full[] = {"attention_mask=full", "optimize_bwd_comm=off", NULL},
+                             *const block[] = {"attention_mask=block", NULL},
+                             *const half[] = {"attention_mask=block", "grad_ckpt=seq-wise", NULL};
+    const uint64_t blocks = LORA_TOKENS / LORA_RANKS / 128;
+    struct tdm_method_settings settings;
+    (void)state;
+    struct tdm_method_prediction all = predict_burst(full), some = predict_burst(block);
+    assert_is_about(some.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] -
+                        all.steps[0].torch.end_bytes[TDM_PHASE_FORWARD],
+                    4 * 32 * blocks * (1 + blocks) * 4);
+    assert_int_equal(settle("burst-7b", "burst", LORA_RANKS, half, &settings), TDM_USAGE);
+}
+
+/* One GPU passes nothing round. With the optimizer on the host, the device has no states. */
+static void burst_runs_on_one_gpu(void **state)
+{
+    static const char *const offload[] = {"offload=on", NULL};
+    struct tdm_method_settings settings;
+    (void)state;
+    assert_int_equal(settle("burst-7b", "burst", 1, offload, &settings), TDM_OK);
+    assert_int_equal(settings.communicators, 0);
+}
+
+/* PyTorch's ring: the backward has K and V of all 8 ranks at once, or those of one that came. */
+static void torch_gathers_all_keys(void **state)
+{
+    static const char *const gather[] = {"rotate_method=allgather", "checkpointing=on",
+                                         "logits=chunked", NULL},
+                             *const pass[] = {"rotate_method=alltoall", "checkpointing=on",
+                                              "logits=chunked", NULL};
+    const uint64_t tokens = UINT64_C(1) << 20, kv = tokens / 8 * 2 * 1024 * 2;
+    uint64_t peaks[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_method_settings settings;
+        struct tdm_method_prediction p;
+        struct tdm_model *model;
+        struct tdm_machine *machine;
+        struct tdm_error err;
+        assert_int_equal(settle("qwen3-0.6b", "torch-cp", 8, i == 0 ? gather : pass, &settings),
+                         TDM_OK);
+        settings.torch.tokens = tokens;
+        must(tdm_model_load("qwen3-0.6b", &model, &err), &err);
+        must(tdm_machine_load("h100", &machine, &err), &err);
+        must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+        peaks[i] = p.steps[2].torch.peak.allocated;
+        tdm_model_free(model);
+        tdm_machine_free(machine);
+    }
+    assert_is_about(peaks[0] - peaks[1], 7 * kv);
+}
+
 #define MOST_PAIRS 4u
 
 /* Published peaks are max_memory_reserved / 2^30, as the program of BurstEngine prints it. */
@@ -667,6 +744,10 @@ int main(void)
         cmocka_unit_test(windows_take_no_memory),
         cmocka_unit_test(burst_adapters_alone_are_trained),
         cmocka_unit_test(burst_adapters_by_hand),
+        cmocka_unit_test(torch_gathers_all_keys),
+        cmocka_unit_test(burst_block_masks_by_hand),
+        cmocka_unit_test(burst_runs_on_one_gpu),
+        cmocka_unit_test(masks_change_the_pairs),
         cmocka_unit_test(combination_is_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,6 +79,20 @@ static void check(const struct row *row, const char *what, uint64_t predicted, u
                  row->logits, row->checkpointing, what, predicted, measured);
 }
 
+/* The backward of a softmax makes a product on a GPU that a CPU does not, which these families have
+ * at their peak: the scores of all heads, in fp32 at most. */
+static void check_peak(const struct row *row, uint64_t predicted)
+{
+    static const char *const names[] = {"cohere", "cohere2", "gpt_oss"};
+    const uint64_t product = UINT64_C(4) * TOKENS * TOKENS * 4;
+    bool has_product = false;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        has_product |= strcmp(row->config, names[i]) == 0;
+    if (has_product && predicted > row->peak && predicted <= row->peak + product + ROUNDING)
+        return;
+    check(row, "peak", predicted, row->peak);
+}
+
 static void steps_are_those_of_pytorch(void **state)
 {
     char path[PATH_BYTES];
@@ -97,7 +111,7 @@ static void steps_are_those_of_pytorch(void **state)
         check(&row, "kept", step.end_bytes[TDM_PHASE_FORWARD] - step.before_bytes,
               row.kept - (again ? layers * CPU_RANDOM_STATE : 0));
         if (!again) /* random states go layer by layer */
-            check(&row, "peak", step.peak.allocated - step.before_bytes, row.peak);
+            check_peak(&row, step.peak.allocated - step.before_bytes);
     }
     fclose(file);
     assert_true(rows >= 30);

@@ -77,6 +77,26 @@ static void blocks_are_rounded(void **state)
     end(&s);
 }
 
+/* DeepSeek V2 Lite: 27 layers, 512 latent numbers and 64 that are rotated, for all heads together
+ * and on every rank. Two ranks have half of all but the products to these, the norms, the routers.
+ */
+static void latent_keys_have_one_head(void **state)
+{
+    struct served one, two;
+    (void)state;
+    SERVE("deepseek-v2-lite", 8192, &one, "kv_cache_memory_bytes=4G");
+    assert_int_equal(one.answer.rank.block_bytes, 27 * 16 * 576 * 2);
+    assert_int_equal(one.answer.cache_tokens, (UINT64_C(4) << 30) / (27 * 16 * 576 * 2) * 16);
+    SERVE("deepseek-v2-lite", 8192, &two, "kv_cache_memory_bytes=4G", "tensor_parallel_size=2");
+    assert_int_equal(two.answer.rank.block_bytes, one.answer.rank.block_bytes);
+    uint64_t rope = one.answer.rank.rope_bytes, layers = 27;
+    uint64_t whole = 2 * layers * (576 * 2048 + 512 + 2 * 2048) + 2 * 26 * 64 * 2048 + 2 * 2048;
+    assert_int_equal(two.answer.rank.weights_bytes - rope - whole,
+                     (one.answer.rank.weights_bytes - rope - whole) / 2);
+    end(&one);
+    end(&two);
+}
+
 static void dtypes_have_scales(void **state)
 {
     static const struct {
@@ -487,6 +507,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_are_rounded),
+        cmocka_unit_test(latent_keys_have_one_head),
         cmocka_unit_test(dtypes_have_scales),
         cmocka_unit_test(windows_form_groups),
         cmocka_unit_test(prefixes_are_a_tree),

@@ -75,6 +75,7 @@ static const struct {
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
     {"byte-1m", UINT64_C(853120)},
+    {"command-r7b", UINT64_C(8028033024)},
     {"deepseek-v2", UINT64_C(235741434880)},
     {"deepseek-v2-lite", UINT64_C(15706484224)},
     {"deepseek-v3", UINT64_C(671026404352)},
@@ -86,6 +87,12 @@ static const struct {
     {"gemma-3-1b", UINT64_C(999885952)},
     {"gemma-7b", UINT64_C(8537680896)},
     {"glm-4-9b", UINT64_C(9400279040)},
+    {"gpt-oss-120b", UINT64_C(116829156672)},
+    {"gpt-oss-20b", UINT64_C(20914757184)},
+    {"gpt2", UINT64_C(124439808)},
+    {"gpt2-large", UINT64_C(774030080)},
+    {"gpt2-medium", UINT64_C(354823168)},
+    {"gpt2-xl", UINT64_C(1557611200)},
     {"granite-3.1-8b", UINT64_C(8170848256)},
     {"llama-2-70b", UINT64_C(68976648192)},
     {"llama-2-7b", UINT64_C(6738415616)},
@@ -94,6 +101,8 @@ static const struct {
     {"llama-3.1-8b", UINT64_C(8030261248)},
     {"llama-3.2-1b", UINT64_C(1235814400)},
     {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"llama-4-maverick", UINT64_C(400711848960)},
+    {"llama-4-scout", UINT64_C(107769861120)},
     {"ministral-8b", UINT64_C(8019808256)},
     {"mistral-7b-v0.1", UINT64_C(7241732096)},
     {"mistral-7b-v0.3", UINT64_C(7248023552)},
@@ -579,10 +588,10 @@ static void test_broken(void **state)
     static const struct {
         const char *changes, *message;
     } cases[] = {
-        {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
-         "\"architectures\" names \"GPT2LMHeadModel\", which is not known; the nearest that is known "
-         "is GPTNeoXForCausalLM"},
-        {"{\"architectures\": [\"Llama4ForCausalLM\"]}",
+        {"{\"architectures\": [\"GPTJForCausalLM\"]}",
+         "\"architectures\" names \"GPTJForCausalLM\", which is not known; the nearest that is known "
+         "is GPT2LMHeadModel"},
+        {"{\"architectures\": [\"Llama5ForCausalLM\"]}",
          "nearest that is known is LlamaForCausalLM"},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", "nearest that is known is Qwen3"},
         {"{\"architectures\": [\"KimiLinear\"], \"kv_lora_rank\": 512}",
@@ -750,6 +759,31 @@ static void test_other_names(void **state)
     assert_contains(err.hint, "did you mean mistral-7b-v0.1 or mistral-7b-v0.3? ");
 }
 
+/* Configs of pictures and text have that of the language model inside, some with dimensions left
+ * out (Gemma 3's 4B, whose language model has 3,880,263,168 parameters with all 262,208 words). */
+static void test_text_inside(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"model_type\": \"gemma3\","
+        " \"vision_config\": {\"hidden_size\": 1152}, \"text_config\": {\"hidden_size\": 2560,"
+        " \"intermediate_size\": 10240, \"model_type\": \"gemma3_text\","
+        " \"num_hidden_layers\": 34, \"sliding_window\": 1024,"
+        " \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}}}";
+    json_t *config = json_loads(text, 0, NULL);
+    struct tdm_model *model = NULL;
+    struct tdm_error err;
+    assert_non_null(config);
+    assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_OK);
+    assert_int_equal(model->parameters, UINT64_C(3880263168));
+    assert_true(model->text_alone && model->sized_only && model->tied);
+    tdm_model_free(model);
+    json_object_set_new(json_object_get(config, "text_config"), "model_type", json_string("t5"));
+    assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_INPUT);
+    assert_contains(err.message, "\"text_config.model_type\" names \"t5\", which is not known");
+    json_decref(config);
+}
+
 /* A directory with a config.json gives the model its name. */
 static void test_directory(void **state)
 {
@@ -798,6 +832,7 @@ int main(void)
         cmocka_unit_test(test_other_names),
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_text_inside),
     };
     return cmocka_run_group_tests_name("models", tests, NULL, NULL);
 }

@@ -299,7 +299,7 @@ static void test_alike(void **state)
         .pass = TDM_RANDOM_ANY_PASS, .max_tokens = 300, .ranks = 64};
     uint32_t stands[TDM_MAX_RANKS], others = 0, sampled = 0;
     (void)state;
-    for (uint64_t seed = BASE_SEED; seed < BASE_SEED + 2 * PROGRAMS; seed++) {
+    for (uint64_t seed = BASE_SEED; seed < BASE_SEED + PROGRAMS / 2; seed++) {
         struct tdm_schedule *schedule;
         struct tdm_program *program;
         struct tdm_error err;
@@ -321,7 +321,7 @@ static void test_alike(void **state)
         tdm_schedule_free(schedule);
     }
     print_message("%u ranks are as another, %u programs were sampled\n", others, sampled);
-    assert_true(others > 100 && sampled > 5);
+    assert_true(others > 50 && sampled > 3);
 }
 
 int main(void)

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a step of a small model allocates under settings of PyTorch, peft and other optimizers, by
+PyTorch's own profiler on a CPU.
+
+tests/data/step_settings.csv has the figures, tests/methods/unit_settings compares them with
+predictions:
+
+    bench/torch_settings.py tests/data/configs/families/{llama,qwen3}.json > tests/data/step_settings.csv
+
+Needs torch, transformers, peft, adam-mini and galore-torch; exits with 77 without them.
+"""
+import contextlib
+import json
+import os
+import sys
+
+try:
+    import adam_mini
+    import galore_torch
+    import peft
+    import torch
+    import transformers
+    from transformers.optimization import Adafactor
+except ImportError as error:
+    print(f"torch_settings: {error}", file=sys.stderr)
+    sys.exit(77)
+
+from torch_families import highest, made, sizes
+
+TOKENS = 128
+RANK = 8
+
+CASES = (
+    "lora_rank=8 lora=peft use_dora=yes",
+    "lora_rank=8 lora=peft use_dora=yes lora_dropout=0.05",
+    "lora_rank=8 lora=peft use_dora=yes autocast=bf16",
+    "gradient_accumulation_steps=2",
+    "logits=score num_labels=2",
+    "optimizer=adamw-foreach",
+    "optimizer=adafactor",
+    "optimizer=muon",
+    "optimizer=muon weights_dtype=fp32",
+    "optimizer=adam-mini weights_dtype=fp32",
+    "optimizer=galore galore_rank=8",
+    "optimizer=galore galore_rank=8 weights_dtype=fp32",
+)
+
+
+def settings_of(case):
+    return dict(pair.split("=", 1) for pair in case.split())
+
+
+def model_of(config, settings):
+    model = made(config)
+    if settings.get("logits") == "score":
+        model.config.num_labels = int(settings["num_labels"])
+        kind = transformers.AutoModelForSequenceClassification
+        model = kind.from_config(model.config, attn_implementation="eager", dtype=torch.bfloat16)
+    if settings.get("weights_dtype") == "fp32":
+        model = model.float()
+    if "lora_rank" in settings:
+        model = peft.get_peft_model(model, peft.LoraConfig(
+            r=RANK, lora_dropout=float(settings.get("lora_dropout", 0)), use_dora="use_dora" in settings,
+            target_modules="all-linear"))
+    model.train()
+    if "checkpointing" in settings:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if "lora_rank" in settings:
+            model.enable_input_require_grads()
+    return model
+
+
+def of_layers(model):
+    return [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
+
+
+def others(model):
+    return [p for name, p in model.named_parameters() if p.ndim != 2 or ".layers." not in name]
+
+
+def optimizers(model, settings, config):
+    name = settings.get("optimizer")
+    if name == "adamw-foreach":
+        return [torch.optim.AdamW(model.parameters(), foreach=True)]
+    if name == "adafactor":
+        return [Adafactor(model.parameters(), scale_parameter=False, relative_step=False, lr=1e-3)]
+    if name == "muon":
+        return [torch.optim.AdamW(others(model), foreach=True), torch.optim.Muon(of_layers(model))]
+    if name == "adam-mini":
+        return [adam_mini.Adam_mini(model.named_parameters(), dim=config["hidden_size"],
+                                    n_heads=config["num_attention_heads"],
+                                    n_kv_heads=config["num_key_value_heads"])]
+    if name == "galore":
+        group = {"params": of_layers(model), "rank": RANK, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}
+        return [galore_torch.GaLoreAdamW([{"params": others(model)}, group])]
+    return []
+
+
+def measure(config, settings):
+    """Bytes kept by a forward, most bytes of a forward and backward, bytes that the first step of the
+    optimizer leaves, and most bytes of the second, above those before each."""
+    model = model_of(config, settings)
+    ids = torch.randint(0, config["vocab_size"] - 1, (1, TOKENS))
+    cast = "autocast" in settings or settings.get("weights_dtype") == "fp32"
+
+    def forward():
+        if settings.get("logits") == "score":
+            return model(input_ids=ids, labels=torch.zeros(1, dtype=torch.long), use_cache=False).loss
+        with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
+            return model.base_model(input_ids=ids, use_cache=False)[0].mean() if "lora_rank" not in settings \
+                else model.base_model.model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()
+
+    bound = {"loss": forward()}
+    bound["loss"].backward()
+
+    def again():  # a training loop binds its loss anew
+        bound["loss"] = forward()
+
+    with contextlib.redirect_stdout(sys.stderr):  # Adam-mini tells of its blocks
+        stepping = optimizers(model, settings, config)
+        _, events = sizes(lambda: [optimizer.step() for optimizer in stepping])
+        state, first = highest(0, events)
+        _, events = sizes(lambda: [optimizer.step() for optimizer in stepping])
+        _, second = highest(0, events)
+    model.zero_grad(set_to_none=True)
+    before = 0
+    if "gradient_accumulation_steps" in settings:
+        again()
+        bound["loss"].backward()
+        before = sum(p.grad.numel() * p.grad.element_size() for p in model.parameters() if p.grad is not None)
+    _, events = sizes(again)
+    kept, most = highest(before, events)
+    _, events = sizes(bound["loss"].backward)
+    _, most_backward = highest(kept, events)
+    return kept, max(most, most_backward), state, first, second
+
+
+def main():
+    print("# What a step of small models allocates under settings, by bench/torch_settings.py: "
+          f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}, "
+          f"peft {peft.__version__}, on a CPU, {TOKENS} tokens, bf16, eager attention.")
+    print("# kept_bytes, peak_bytes: of forward and backward, above those before the step. state_bytes: what the"
+          " first step of the optimizer leaves; first_bytes, second_bytes: most of its first and second.")
+    print("config,settings,kept_bytes,peak_bytes,state_bytes,first_bytes,second_bytes")
+    for path in sys.argv[1:]:
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        name = os.path.splitext(os.path.basename(path))[0]
+        for case in CASES:
+            print(name, case, *measure(config, settings_of(case)), sep=",", flush=True)
+
+
+if __name__ == "__main__":
+    main()

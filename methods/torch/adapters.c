@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Projections of a layer, with adapters or without. Sources: peft 0.21, tuners/lora/layer.py,
+ * bnb.py, variants.py (DoraLinearVariant) and dora.py (DoraLinearLayer). */
+#include "methods/eager/ops.h"
+#include "methods/eager/quantized.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+static const char *const module_names[TDM_PROJECTIONS] = {
+    [TDM_PROJECTION_Q] = "self_attn.q_proj",     [TDM_PROJECTION_K] = "self_attn.k_proj",
+    [TDM_PROJECTION_V] = "self_attn.v_proj",     [TDM_PROJECTION_O] = "self_attn.o_proj",
+    [TDM_PROJECTION_QKV] = "self_attn.qkv_proj", [TDM_PROJECTION_GATE] = "mlp.gate_proj",
+    [TDM_PROJECTION_UP] = "mlp.up_proj",         [TDM_PROJECTION_GATE_UP] = "mlp.gate_up_proj",
+    [TDM_PROJECTION_DOWN] = "mlp.down_proj",
+};
+
+/* ---- DoRA ---- */
+
+static void divide_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *divisor = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_like(m, grads[0]);
+    tdm_drop(m, divisor);
+}
+
+/* x / divisor, which needs no gradient. */
+static struct tdm_eager_value *divide(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      struct tdm_eager_value *divisor)
+{
+    static const struct tdm_eager_op op = {"DivBackward0", false, divide_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, divisor);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+/* The change of a weight, B A, which peft makes as the product of an identity. Its graph is not run
+ * backward, as the change is detached, but lives with it: of the identity as the product took it,
+ * and of what lies between A and B. */
+struct change {
+    struct tdm_eager_value *identity, *low, *whole;
+};
+
+static struct change weight_change(struct tdm_eager *m, const struct tdm_eager_value *x,
+                                   struct tdm_eager_value *down, struct tdm_eager_value *up)
+{
+    struct tdm_eager_value *a = tdm_autocast(m, down), *b = tdm_autocast(m, up);
+    bool enabled = m->grad_enabled;
+    m->grad_enabled = false;
+    struct tdm_eager_value *identity =
+        tdm_value_new(m, down->columns, down->columns, down->element_bytes);
+    struct change c = {.identity = tdm_autocast(m, identity)};
+    c.low = tdm_linear(m, c.identity, a, NULL, true);
+    c.whole = tdm_linear(m, c.low, b, NULL, true);
+    tdm_drop(m, identity);
+    c.whole = tdm_replace(m, c.whole, tdm_cast(m, c.whole, x->element_bytes));
+    m->grad_enabled = enabled;
+    tdm_drop(m, a);
+    tdm_drop(m, b);
+    return c;
+}
+
+/* The base's weight in the dtype of x, dequantized if it must be. */
+static struct tdm_eager_value *whole_weight(struct tdm_eager *m, const struct tdm_eager_value *x,
+                                            struct tdm_eager_value *weight)
+{
+    if (weight->quantized == NULL)
+        return tdm_cast(m, weight, x->element_bytes);
+    struct tdm_eager_value *made = tdm_value_new(m, weight->rows, weight->columns, BF16);
+    return tdm_replace(m, made, tdm_cast(m, made, x->element_bytes));
+}
+
+/* magnitude / |W + s B A|, by rows. */
+static struct tdm_eager_value *magnitude_scale(struct tdm_eager *m,
+                                               const struct tdm_eager_value *weight,
+                                               struct tdm_eager_value *magnitude)
+{
+    struct tdm_eager_value *scaled = tdm_value_like(m, weight), *sum = tdm_value_like(m, weight);
+    tdm_drop(m, scaled);
+    struct tdm_eager_value *norm = tdm_value_new(m, 1, weight->rows, weight->element_bytes);
+    tdm_drop(m, sum);
+    struct tdm_eager_value *scale = divide(m, magnitude, norm);
+    tdm_drop(m, norm);
+    return scale;
+}
+
+/* base + (scale - 1) base + scale * s B(A(x)). `x` has passed the dropout, if there is one; then
+ * the base is computed of it again. Takes `base`. */
+static struct tdm_eager_value *add_dora(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        const struct torch_layer *layer, enum tdm_projection p,
+                                        struct tdm_eager_value *x, struct tdm_eager_value *base)
+{
+    struct change change = weight_change(m, x, layer->down[p], layer->up[p]);
+    struct tdm_eager_value *weight = whole_weight(m, x, layer->weight[p]);
+    struct tdm_eager_value *scale = magnitude_scale(m, weight, layer->magnitude[p]);
+    struct tdm_eager_value *low =
+        tdm_torch_linear(m, t, x, layer->down[p], NULL, layer->down[p]->module);
+    struct tdm_eager_value *high =
+        tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
+    tdm_drop(m, low);
+    struct tdm_eager_value *plain = t->settings.lora_dropout > 0
+                                        ? tdm_linear(m, x, weight, NULL, false)
+                                    : layer->bias[p] != NULL ? tdm_add(m, base, layer->bias[p])
+                                                             : tdm_take(base);
+    struct tdm_eager_value *less = tdm_add_number(m, scale);
+    struct tdm_eager_value *first = tdm_mul(m, less, plain);
+    tdm_drop(m, less);
+    struct tdm_eager_value *second = tdm_mul(m, scale, high);
+    second = tdm_replace(m, second, tdm_mul_number(m, second));
+    struct tdm_eager_value *extra = tdm_add(m, first, second);
+    tdm_drop(m, first);
+    tdm_drop(m, second);
+    struct tdm_eager_value *locals[] = {change.identity, change.low, change.whole, weight,
+                                        scale,           high,       plain};
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
+        tdm_drop(m, locals[i]);
+    struct tdm_eager_value *sum = tdm_add(m, base, extra);
+    tdm_drop(m, extra);
+    tdm_drop(m, base);
+    return sum;
+}
+
+/* ---- LoRA ---- */
+
+/* Adds the adapter to `base`, which it takes over. peft casts the input to the adapter's dtype, and
+ * the sum back to the dtype of `base`, which under autocast is not that of the input. Its layers
+ * for bitsandbytes copy `base` first if it is of 4 bits, and cast the adapter's result in place of
+ * the sum, under autocast nothing (peft/tuners/lora/bnb.py). */
+static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       const struct torch_layer *layer, enum tdm_projection p,
+                                       struct tdm_eager_value *x, struct tdm_eager_value *base)
+{
+    const struct tdm_quantized *quantized = layer->weight[p]->quantized;
+    bool bnb = quantized != NULL && tdm_quantized_is_bitsandbytes(quantized);
+    bool casts = t->settings.peft && !(bnb && m->autocast);
+    uint16_t base_bytes = base->element_bytes;
+    tdm_label(m, "lora");
+    if (quantized != NULL && tdm_quantized_is_cloned(quantized))
+        base = tdm_replace(m, base, tdm_clone(m, base));
+    struct tdm_eager_value *input = casts ? tdm_cast(m, x, FP32) : tdm_take(x);
+    struct tdm_eager_value *dropped =
+        t->settings.lora_dropout > 0 ? tdm_dropout(m, input) : tdm_take(input);
+    if (layer->magnitude[p] != NULL) {
+        struct tdm_eager_value *sum = add_dora(m, t, layer, p, dropped, base);
+        struct tdm_eager_value *y = casts ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
+        tdm_drop(m, sum);
+        tdm_drop(m, dropped);
+        tdm_drop(m, input);
+        return y;
+    }
+    struct tdm_eager_value *low =
+        tdm_torch_linear(m, t, dropped, layer->down[p], NULL, layer->down[p]->module);
+    tdm_drop(m, dropped);
+    struct tdm_eager_value *high =
+        tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
+    tdm_drop(m, low);
+    struct tdm_eager_value *scaled = tdm_mul_number(m, high);
+    tdm_drop(m, high);
+    if (bnb && casts)
+        scaled = tdm_replace(m, scaled, tdm_cast(m, scaled, base_bytes));
+    struct tdm_eager_value *sum = tdm_add(m, base, scaled);
+    tdm_drop(m, scaled);
+    tdm_drop(m, base);
+    struct tdm_eager_value *y = casts && !bnb ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
+    tdm_drop(m, sum);
+    tdm_drop(m, input);
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer, enum tdm_projection p,
+                                          struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
+    tdm_label(m, module_names[p]);
+    if (layer->down[p] == NULL || t->adapters_off)
+        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
+    uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
+    struct tdm_eager_value *input = tdm_module_enter(t, both, x);
+    struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);
+    struct tdm_eager_value *y = adapted(m, t, layer, p, input, base);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, both, y);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention of a layer: with scores in memory, by torch's kernels, or of a sequence of which other
+ * ranks have parts. Sources: transformers 5.17, integrations/sdpa_attention.py and
+ * eager_attention_forward of each family. */
+#include "base/size.h"
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+/* GPT-OSS: a column of sinks is joined to the scores, the largest of each row is subtracted, and of
+ * the softmax all but that column is used, as a view. *all: the softmax. */
+static struct tdm_eager_value *with_sinks(struct tdm_eager *m, const struct torch_layer *layer,
+                                          struct tdm_eager_value *scores,
+                                          struct tdm_eager_value **all)
+{
+    struct tdm_eager_value *sinks = tdm_stretch(m, layer->sinks, scores->rows, 1);
+    struct tdm_eager_value *joined = tdm_cat(m, scores, sinks);
+    struct tdm_eager_value *most = tdm_row_max(m, joined);
+    struct tdm_eager_value *lowered = tdm_sub(m, joined, most);
+    tdm_drop(m, most);
+    tdm_drop(m, joined);
+    *all = tdm_softmax(m, lowered);
+    struct tdm_eager_value *weights = tdm_columns(m, *all, scores->columns);
+    tdm_drop(m, lowered);
+    tdm_drop(m, sinks);
+    return weights;
+}
+
+/* Attention with scores in memory: softmax in fp32, between products in bf16. *kept: the weights,
+ * which the layer holds until it returns. */
+static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                               const struct torch_layer *layer,
+                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                               struct tdm_eager_value *v,
+                                               struct tdm_eager_value *mask,
+                                               struct tdm_eager_value **kept)
+{
+    const bool narrow_softmax =
+        (t->config->parts & (TDM_PART_POSITIONS | TDM_PART_COMPLEX_ROPE)) != 0;
+    uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
+    struct tdm_eager_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups),
+                           *probabilities = NULL;
+    struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
+    /* Heads that are stored by token cannot be merged with the batch, so they are copied. The
+     * copies of autocast stay until the product is done. */
+    struct tdm_eager_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
+    struct tdm_eager_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
+    tdm_drop(m, merged);
+    tdm_drop(m, a);
+    tdm_drop(m, b);
+    struct tdm_eager_value *scaled = tdm_mul_number(m, product);
+    tdm_drop(m, product);
+    if (t->config->attention_softcap > 0)
+        scaled = tdm_torch_softcap(m, scaled);
+    struct tdm_eager_value *masked = tdm_add(m, scaled, mask);
+    tdm_drop(m, scaled);
+    struct tdm_eager_value *weights;
+    if (layer->sinks != NULL) {
+        weights = with_sinks(m, layer, masked, &probabilities);
+    } else {
+        struct tdm_eager_value *wide =
+            narrow_softmax ? tdm_take(masked) : tdm_cast(m, masked, FP32);
+        struct tdm_eager_value *soft = tdm_softmax(m, wide);
+        tdm_drop(m, wide);
+        weights = tdm_cast(m, soft, q->element_bytes);
+        tdm_drop(m, soft);
+    }
+    tdm_drop(m, masked);
+    if (t->config->attention_dropout > 0)
+        weights = tdm_replace(m, weights, tdm_dropout(m, weights));
+    struct tdm_eager_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
+    struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
+    tdm_drop(m, narrow);
+    tdm_drop(m, c);
+    if (t->settings.batch > 1) /* a view, whose gradient must be stored by heads */
+        output = tdm_replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
+    struct tdm_eager_value *turned = tdm_transpose(m, output);
+    struct tdm_eager_value *y = tdm_contiguous(m, turned);
+    tdm_drop(m, turned);
+    tdm_drop(m, output);
+    *kept = weights;
+    tdm_drop(m, probabilities);
+    tdm_drop(m, keys);
+    tdm_drop(m, values);
+    return y;
+}
+
+static struct tdm_attention_shape attention_shape(const struct tdm_torch_model *t,
+                                                  enum tdm_attention_kernel kernel)
+{
+    return (struct tdm_attention_shape){.kernel = kernel,
+                                        .batch = t->settings.batch,
+                                        .query_heads = t->config->query_heads,
+                                        .kv_heads = t->config->kv_heads,
+                                        .tokens = t->settings.tokens,
+                                        .head_dim = t->config->head_dim};
+}
+
+/* Attention of a sequence of which other ranks have parts. */
+static struct tdm_eager_value *
+divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct tdm_eager_value *q,
+                  struct tdm_eager_value *k, struct tdm_eager_value *v)
+{
+    const struct tdm_attention_shape shape = attention_shape(t, TDM_ATTENTION_FLASH);
+    return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
+}
+
+#define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
+
+/* torch's scaled_dot_product_attention. With a mask or the memory-efficient kernel, K and V are
+ * repeated first. A mask becomes a bias. */
+static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v,
+                                              struct tdm_eager_value *mask)
+{
+    bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT;
+    struct tdm_attention_shape shape =
+        attention_shape(t, t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
+                           : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
+                                                                   : TDM_ATTENTION_FLASH);
+    struct tdm_eager_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
+    if (mask != NULL || efficient) {
+        uint64_t groups = shape.query_heads / shape.kv_heads;
+        tdm_drop(m, keys);
+        tdm_drop(m, values);
+        keys = tdm_repeat(m, k, groups);
+        values = tdm_repeat(m, v, groups);
+        shape.kv_heads = shape.query_heads;
+    }
+    struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
+                           *a = tdm_autocast(m, q);
+    if (mask != NULL) {
+        struct tdm_eager_value *zero = tdm_value_new(m, 1, 1, BF16),
+                               *least = tdm_value_new(m, 1, 1, BF16);
+        bias = tdm_value_new(m, shape.batch * mask->rows, mask->columns, BF16);
+        tdm_drop(m, zero);
+        tdm_drop(m, least);
+        if (shape.kernel == TDM_ATTENTION_EFFICIENT && mask->columns % BIAS_ALIGN != 0)
+            bias = tdm_replace(m, bias,
+                               tdm_value_new(m, shape.batch * mask->rows,
+                                             tdm_size_align(mask->columns, BIAS_ALIGN), BF16));
+    }
+    struct tdm_eager_value *output = tdm_attention(m, a, b, c, bias, &shape);
+    tdm_drop(m, a);
+    tdm_drop(m, b);
+    tdm_drop(m, c);
+    tdm_drop(m, bias);
+    struct tdm_eager_value *turned = tdm_transpose(m, output);
+    tdm_drop(m, output);
+    struct tdm_eager_value *y = tdm_contiguous(m, turned);
+    tdm_drop(m, turned);
+    tdm_drop(m, keys);
+    tdm_drop(m, values);
+    return y;
+}
+
+/* LongLoRA without FlashAttention: groups are sequences, with a copy of the mask's corner each. */
+static struct tdm_eager_value *
+grouped_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                  const struct torch_layer *layer, struct tdm_eager_value *q,
+                  struct tdm_eager_value *k, struct tdm_eager_value *v,
+                  struct tdm_eager_value **kept)
+{
+    uint64_t tokens = tdm_shifted_group_tokens(&t->settings);
+    struct tdm_torch_model grouped = *t;
+    struct tdm_eager_value *const given[] = {q, k, v};
+    struct tdm_eager_value *parts[3];
+    grouped.settings.batch *= t->settings.tokens / tokens;
+    grouped.settings.tokens = tokens;
+    for (unsigned i = 0; i < 3; i++)
+        parts[i] = tdm_shift_heads(m, tdm_take(given[i]));
+    struct tdm_eager_value *mask =
+        tdm_value_new(m, grouped.settings.batch * tokens, tokens, q->element_bytes);
+    struct tdm_eager_value *y =
+        eager_attention(m, &grouped, layer, parts[0], parts[1], parts[2], mask, kept);
+    y = tdm_shift_heads(m, y);
+    tdm_drop(m, mask);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, parts[i]);
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                            const struct torch_layer *layer,
+                                            struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                            struct tdm_eager_value *v, struct tdm_eager_value *mask,
+                                            struct tdm_eager_value **kept)
+{
+    if (t->settings.materialized_groups)
+        return grouped_attention(m, t, layer, q, k, v, kept);
+    if (t->settings.shifted)
+        return tdm_shifted_attention(m, t, q, k, v);
+    if (t->settings.context.divider != NULL)
+        return divided_attention(m, t, q, k, v);
+    return t->settings.attention == TDM_TORCH_EAGER
+               ? eager_attention(m, t, layer, q, k, v, mask, kept)
+               : sdpa_attention(m, t, q, k, v, mask);
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers that step one parameter after the other. Names of their loops hold tensors of the
+ * parameter before until they are bound again. Sources: transformers 5.17, optimization.py
+ * (Adafactor); torch 2.11, optim/_muon.py; adam-mini 1.1.1, adam_mini.py; galore-torch 1.0,
+ * adamw.py and galore_projector.py, with the projection that transformers assumes (proj_type std).
+ */
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#define MUON_ITERATIONS 5u /* ns_steps */
+
+static struct tdm_eager_value *like(struct tdm_torch_model *t, uint32_t i, uint16_t element_bytes)
+{
+    const struct tdm_eager_value *p = t->parameters[i];
+    return tdm_value_new(t->m, p->rows, p->columns, element_bytes);
+}
+
+static uint64_t shorter_side(const struct tdm_eager_value *p)
+{
+    return p->rows < p->columns ? p->rows : p->columns;
+}
+
+/* ---- Adafactor ---- */
+
+/* Row and column sums of a matrix, all squares of a vector. */
+static void init_adafactor(struct tdm_torch_model *t, uint32_t i)
+{
+    const struct tdm_eager_value *p = t->parameters[i];
+    tdm_label(t->m, "exp_avg_sq");
+    t->states[i].first = tdm_value_new(t->m, p->rows > 1 ? p->rows : p->columns, 1, FP32);
+    if (p->rows > 1)
+        t->states[i].second = tdm_value_new(t->m, p->columns, 1, FP32);
+}
+
+/* Adafactor steps one parameter after the other. Its names grad, p_data_fp32 and update hold those
+ * of the parameter before until they are bound again. */
+struct adafactor {
+    struct tdm_eager_value *grad, *wide, *update;
+};
+
+static void step_adafactor(struct tdm_torch_model *t, uint32_t i, struct adafactor *a)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_eager_value *p = t->parameters[i];
+    bool narrow = p->element_bytes != FP32;
+    tdm_label(m, "update");
+    a->grad = tdm_replace(m, a->grad, narrow ? tdm_value_new(m, p->rows, p->columns, FP32) : NULL);
+    tdm_drop(m, a->wide);
+    a->wide = narrow ? tdm_value_new(m, p->rows, p->columns, FP32) : NULL;
+    struct tdm_eager_value *squares = tdm_value_new(m, p->rows, p->columns, FP32);
+    a->update = tdm_replace(m, a->update, tdm_value_like(m, squares));
+    tdm_drop(m, squares);
+    a->update = tdm_replace(m, a->update, tdm_value_like(m, a->update));
+    tdm_drop(m, tdm_value_like(m, a->update)); /* -update */
+}
+
+static void run_adafactor(struct tdm_torch_model *t)
+{
+    struct adafactor a = {0};
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (!tdm_torch_steps(t, i))
+            continue;
+        if (t->states[i].first == NULL)
+            init_adafactor(t, i);
+        step_adafactor(t, i, &a);
+    }
+    tdm_drop(t->m, a.grad);
+    tdm_drop(t->m, a.wide);
+    tdm_drop(t->m, a.update);
+}
+
+/* ---- Muon ---- */
+
+/* Newton and Schulz's iteration in bf16: a product of the shorter side, its polynomial, the next
+ * matrix. */
+static void step_muon(struct tdm_torch_model *t, uint32_t i, struct tdm_eager_value **update)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_eager_value *p = t->parameters[i];
+    uint64_t side = shorter_side(p);
+    tdm_label(m, "update");
+    struct tdm_eager_value *gram = NULL, *polynomial = NULL;
+    *update = tdm_replace(m, *update, like(t, i, p->element_bytes));
+    struct tdm_eager_value *x = p->element_bytes == BF16 ? tdm_take(*update) : like(t, i, BF16);
+    for (unsigned n = 0; n < MUON_ITERATIONS; n++) {
+        gram = tdm_replace(m, gram, tdm_value_new(m, side, side, BF16));
+        polynomial = tdm_replace(m, polynomial, tdm_value_new(m, side, side, BF16));
+        x = tdm_replace(m, x, like(t, i, BF16));
+    }
+    tdm_drop(m, gram);
+    tdm_drop(m, polynomial);
+    *update = tdm_replace(m, *update, x);
+}
+
+static void run_muon(struct tdm_torch_model *t)
+{
+    struct tdm_eager_value *update = NULL;
+    tdm_label(t->m, "momentum_buffer");
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (tdm_torch_steps(t, i) && t->states[i].matrix && t->states[i].first == NULL)
+            t->states[i].first = tdm_value_like(t->m, t->parameters[i]);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (tdm_torch_steps(t, i) && t->states[i].matrix)
+            step_muon(t, i, &update);
+    tdm_drop(t->m, update);
+}
+
+/* ---- Adam-mini ---- */
+
+/* Elements that share a second moment. Query and key have one a head, other matrices one a row,
+ * norms one for all; biases have Adam's. Where q, k and v are one product it has one a row. */
+static uint64_t moments_of(const struct tdm_torch_model *t, uint32_t i)
+{
+    const struct tdm_eager_value *p = t->parameters[i];
+    const struct tdm_model *config = t->config;
+    uint32_t in_layer = (p->module - TDM_MODULE_FIRST_LAYER) % TDM_MODULES_A_LAYER;
+    bool of_layer = p->module >= TDM_MODULE_FIRST_LAYER;
+    if (p->rows == 1)
+        return 1;
+    if (of_layer &&
+        (in_layer == TDM_MODULE_ROLES + TDM_ROLE_Q || in_layer == TDM_MODULE_ROLES + TDM_ROLE_K))
+        return tdm_value_elements(p) /
+               ((uint64_t)config->hidden * config->hidden / config->query_heads);
+    return p->rows;
+}
+
+static void step_adam_mini(struct tdm_torch_model *t, uint32_t i, struct tdm_eager_value **update)
+{
+    struct tdm_eager *m = t->m;
+    struct torch_state *state = &t->states[i];
+    uint16_t bytes = t->parameters[i]->element_bytes;
+    if (state->first == NULL) {
+        tdm_label(m, "exp_avg");
+        state->first = tdm_value_like(m, t->parameters[i]);
+        tdm_label(m, "vmean");
+        state->second = tdm_value_new(m, moments_of(t, i), 1, bytes);
+    }
+    tdm_label(m, "update");
+    tdm_drop(m, like(t, i, bytes)); /* grad * grad */
+    *update = tdm_replace(m, *update, like(t, i, bytes));
+    tdm_drop(m, like(t, i, bytes)); /* -update */
+}
+
+static void run_adam_mini(struct tdm_torch_model *t)
+{
+    struct tdm_eager_value *update = NULL;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (tdm_torch_steps(t, i))
+            step_adam_mini(t, i, &update);
+    tdm_drop(t->m, update);
+}
+
+/* ---- GaLore ---- */
+
+struct galore {
+    struct tdm_eager_value *grad, *denominator, *update;
+};
+
+/* The projection: singular vectors of the gradient in fp32, of the shorter side. Of bf16 gradients
+ * some of them are copied, of fp32 ones they are a view, so that all stay. The scratch of the
+ * decomposition is the library's, and not known. */
+static struct tdm_eager_value *decompose(struct tdm_torch_model *t, uint32_t i)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_eager_value *p = t->parameters[i];
+    uint64_t side = shorter_side(p), rank = t->settings.galore_rank;
+    bool right = p->rows >= p->columns, narrow = p->element_bytes != FP32;
+    tdm_label(m, "linalg.svd");
+    struct tdm_eager_value *matrix = narrow ? like(t, i, FP32) : NULL;
+    struct tdm_eager_value *u = tdm_value_new(m, p->rows, side, FP32),
+                           *v = tdm_value_new(m, side, p->columns, FP32);
+    tdm_drop(m, like(t, i, FP32)); /* a copy that is written over */
+    tdm_drop(m, tdm_value_new(m, right ? p->rows : p->columns, rank, FP32)); /* scaled, not used */
+    tdm_label(m, "ortho_matrix");
+    struct tdm_eager_value *kept =
+        narrow ? tdm_value_new(m, rank, side, p->element_bytes) : tdm_take(right ? v : u);
+    tdm_drop(m, u);
+    tdm_drop(m, v);
+    tdm_drop(m, matrix);
+    return kept;
+}
+
+static void step_galore(struct tdm_torch_model *t, uint32_t i, struct galore *g)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_eager_value *p = t->parameters[i];
+    struct torch_state *state = &t->states[i];
+    bool projects = state->matrix && t->settings.galore_rank < shorter_side(p);
+    uint64_t rows = projects && p->rows < p->columns ? t->settings.galore_rank : p->rows,
+             columns = projects && p->rows >= p->columns ? t->settings.galore_rank : p->columns;
+    if (projects && state->step == NULL)
+        state->step = decompose(t, i);
+    tdm_label(m, "update");
+    tdm_drop(m, g->grad);
+    g->grad = projects ? tdm_value_new(m, rows, columns, p->element_bytes) : NULL;
+    for (unsigned s = 0; s < 2 && !state->made; s++) {
+        tdm_label(m, s == 0 ? "exp_avg" : "exp_avg_sq");
+        *(s == 0 ? &state->first : &state->second) =
+            tdm_value_new(m, rows, columns, p->element_bytes);
+    }
+    state->made = true;
+    tdm_label(m, "update");
+    g->denominator =
+        tdm_replace(m, g->denominator, tdm_value_new(m, rows, columns, p->element_bytes));
+    g->update = tdm_replace(m, g->update, tdm_value_new(m, rows, columns, p->element_bytes));
+    if (!projects)
+        return;
+    struct tdm_eager_value *back = tdm_value_like(m, p);
+    struct tdm_eager_value *scaled = tdm_value_like(m, p);
+    tdm_drop(m, back);
+    g->update = tdm_replace(m, g->update, scaled);
+}
+
+static void run_galore(struct tdm_torch_model *t)
+{
+    struct galore g = {0};
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (tdm_torch_steps(t, i))
+            step_galore(t, i, &g);
+    tdm_drop(t->m, g.grad);
+    tdm_drop(t->m, g.denominator);
+    tdm_drop(t->m, g.update);
+}
+
+void tdm_torch_single_steps(struct tdm_torch_model *t)
+{
+    static void (*const steps[])(struct tdm_torch_model * t) = {
+        [TDM_TORCH_ADAFACTOR] = run_adafactor,
+        [TDM_TORCH_MUON] = run_muon,
+        [TDM_TORCH_ADAM_MINI] = run_adam_mini,
+        [TDM_TORCH_GALORE] = run_galore,
+    };
+    enum tdm_torch_optimizer kind = t->settings.optimizer;
+    if (kind < sizeof(steps) / sizeof(steps[0]) && steps[kind] != NULL)
+        steps[kind](t);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of settings of PyTorch, of adapters and of optimizers: predicted steps against those that
+ * PyTorch made (tests/data/step_settings.csv, by bench/torch_settings.py). */
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS 128u
+#define PATH_BYTES 1024u
+#define MOST_PAIRS 16u
+/* Blocks are multiples of 512 bytes, and some tens of tensors are smaller; so are states of norms.
+ */
+#define ROUNDING UINT64_C(6144)
+#define ROUNDING_OF_STATES UINT64_C(20480)
+
+struct row {
+    char config[32], settings[96];
+    uint64_t kept, peak, state, first, second;
+};
+
+static bool read_row(FILE *file, struct row *r)
+{
+    char line[256];
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "%31[^,],%95[^,],%" SCNu64 ",%" SCNu64 ",%" SCNu64 ",%" SCNu64 ",%" SCNu64,
+                   r->config, r->settings, &r->kept, &r->peak, &r->state, &r->first,
+                   &r->second) == 7)
+            return true;
+    return false;
+}
+
+static const char *source(void)
+{
+    const char *folder = getenv("TDM_SRCDIR");
+    return folder == NULL ? "." : folder;
+}
+
+static void predict(const struct row *row, struct tdm_method_prediction *p)
+{
+    char path[PATH_BYTES], words[sizeof(row->settings)], *rest;
+    const char *pairs[MOST_PAIRS] = {"attention=eager"};
+    struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 1, .ranks = 1}};
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_machine *machine = NULL;
+    struct tdm_model *model = NULL;
+    struct tdm_error err = {.message = ""};
+    size_t count = 1;
+    memcpy(words, row->settings, sizeof(words));
+    for (char *word = strtok_r(words, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
+        pairs[count++] = word;
+    if (strstr(row->settings, "logits=") == NULL)
+        pairs[count++] = "logits=base";
+    if (strstr(row->settings, "optimizer=") == NULL) {
+        pairs[count++] = "optimizer=none";
+        pairs[count++] = "grads=none";
+    }
+    snprintf(path, sizeof(path), "%s/tests/data/configs/families/%s.json", source(), row->config);
+    if (tdm_method_find("parallel", &method, &err) != TDM_OK ||
+        tdm_method_apply(method, pairs, count, &settings, &choices, &err) != TDM_OK ||
+        tdm_model_load(path, &model, &err) != TDM_OK ||
+        tdm_machine_load("h200-published", &machine, &err) != TDM_OK ||
+        tdm_method_check(model, &settings, &err) != TDM_OK ||
+        tdm_method_predict(model, machine, &settings, 0, p, &err) != TDM_OK)
+        fail_msg("%s, %s: %s", row->config, row->settings, err.message);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
+static void check(const struct row *row, const char *what, uint64_t predicted, uint64_t measured,
+                  uint64_t rounding)
+{
+    if (predicted + rounding < measured || predicted > measured + rounding)
+        fail_msg("%s, %s: %s %" PRIu64 ", PyTorch %" PRIu64, row->config, row->settings, what,
+                 predicted, measured);
+}
+
+/* A row without an optimizer is a forward and backward; one with an optimizer two steps of it. */
+static void steps_are_those_of_pytorch(void **state)
+{
+    char path[PATH_BYTES];
+    struct row row;
+    unsigned rows = 0;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/tests/data/step_settings.csv", source());
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (; read_row(file, &row); rows++) {
+        struct tdm_method_prediction p;
+        predict(&row, &p);
+        const struct tdm_torch_step *last = &p.steps[p.count - 1].torch;
+        if (row.state > 0) {
+            const struct tdm_torch_step *steps[] = {&p.steps[0].torch, &p.steps[1].torch};
+            uint64_t before[] = {steps[0]->end_bytes[TDM_PHASE_BACKWARD],
+                                 steps[1]->end_bytes[TDM_PHASE_BACKWARD]};
+            check(&row, "state", steps[0]->end_bytes[TDM_PHASE_OPTIMIZER] - before[0], row.state,
+                  ROUNDING_OF_STATES);
+            check(&row, "first step", steps[0]->phases[TDM_PHASE_OPTIMIZER].allocated - before[0],
+                  row.first, ROUNDING_OF_STATES);
+            check(&row, "second step", steps[1]->phases[TDM_PHASE_OPTIMIZER].allocated - before[1],
+                  row.second, ROUNDING_OF_STATES);
+            continue;
+        }
+        check(&row, "kept", last->end_bytes[TDM_PHASE_FORWARD] - last->before_bytes, row.kept,
+              ROUNDING);
+        check(&row, "peak", last->peak.allocated - last->before_bytes, row.peak, ROUNDING);
+    }
+    fclose(file);
+    assert_true(rows >= 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_are_those_of_pytorch)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
