@@ -332,18 +332,34 @@ static enum tdm_status refuse(const struct tdm_checkpoint *checkpoint, const cha
                     checkpoint->directory, path, was, user->schedule_path, is);
 }
 
+/* Refuses a checkpoint of another model, and names the first field of its config that differs. */
+static enum tdm_status refuse_model(const struct tdm_checkpoint *checkpoint, const json_t *then,
+                                    const json_t *now, const struct tdm_checkpoint_user *user,
+                                    struct tdm_error *err)
+{
+    const char *name = json_string_value(at(then, "model.name")), *key;
+    json_t *old = (json_t *)at(then, "model.config"), *value; /* the loop takes no const */
+    char was[SHOWN], is[SHOWN];
+    tdm_fail(err, TDM_INPUT, "%s: is a checkpoint of another model (%s) than %s (%s)",
+             checkpoint->directory, name == NULL ? "unnamed" : name, user->schedule_path,
+             user->program->schedule->model->name);
+    json_object_foreach(old, key, value)
+    {
+        const json_t *new = json_object_get(at(now, "model.config"), key);
+        if (!json_equal(value, new))
+            return tdm_hint(err, "\"%s\" was %s, and is %s", key, show(value, was), show(new, is));
+    }
+    return TDM_INPUT;
+}
+
 /* Compares the schedule that saved the checkpoint with the one that is to go on. */
 static enum tdm_status compare(struct tdm_checkpoint *checkpoint, const json_t *now,
                                const struct tdm_checkpoint_user *user, struct tdm_error *err)
 {
     const json_t *then = json_object_get(checkpoint->note, "schedule");
     char was[SHOWN], is[SHOWN];
-    if (!json_equal(at(then, "model.digest"), at(now, "model.digest"))) {
-        const char *name = json_string_value(at(then, "model.name"));
-        return tdm_fail(err, TDM_INPUT, "%s: is a checkpoint of another model (%s) than %s (%s)",
-                        checkpoint->directory, name == NULL ? "unnamed" : name, user->schedule_path,
-                        user->program->schedule->model->name);
-    }
+    if (!json_equal(at(then, "model.digest"), at(now, "model.digest")))
+        return refuse_model(checkpoint, then, now, user, err);
     for (size_t i = 0; i < sizeof(decisive) / sizeof(decisive[0]); i++)
         if (!json_equal(at(then, decisive[i]), at(now, decisive[i])) &&
             (at(then, decisive[i]) != NULL || at(now, decisive[i]) != NULL))

@@ -257,7 +257,7 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     if (status != TDM_OK)
         return status;
     ranges.live = calloc((size_t)ranges.conflicts.words + 1, sizeof(*ranges.live));
-    bool lowered[TDM_MAX_RANKS];
+    bool lowered[TDM_MAX_RANKS] = {false};
     if (ranges.live == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
     else
