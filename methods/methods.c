@@ -24,7 +24,8 @@ static const struct tdm_method_key *const sharded_keys[] = {tdm_keys_torch, tdm_
                                                             tdm_keys_loop, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp, tdm_keys_ddp, tdm_keys_torch, tdm_keys_adapters, tdm_keys_loop, NULL};
+    tdm_keys_fsdp,     tdm_keys_tensor, tdm_keys_ddp, tdm_keys_torch,
+    tdm_keys_adapters, tdm_keys_loop,   NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};

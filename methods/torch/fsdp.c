@@ -22,7 +22,7 @@ static uint16_t shard_bytes(const struct tdm_torch_model *t)
 /* Ranks that share a copy of all parameters. */
 static uint64_t shard_ranks(const struct tdm_torch_model *t)
 {
-    return t->settings.ranks / tdm_fsdp_replicas(&t->settings.fsdp);
+    return tdm_fsdp_shards(&t->settings);
 }
 
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)

@@ -16,6 +16,7 @@
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
 #include "methods/torch/second.h"
+#include "methods/torch/tensor.h"
 #include "models/model.h"
 
 struct tdm_wrapper;
@@ -139,6 +140,7 @@ struct tdm_torch_settings {
     bool supervised;          /* of LongLoRA: its program for supervised fine-tuning */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
+    struct tdm_tensor_settings tensor; /* of fsdp */
     struct tdm_deepspeed_settings deepspeed;
     enum tdm_checkpoint_offload checkpoint_offload;
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
