@@ -50,6 +50,30 @@ enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char 
                               &settings->torch.liger, err);
 }
 
+/* A version, by its first two numbers, or "now". */
+static enum tdm_status read_version(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    unsigned long major = 0, minor = 0;
+    char *end = NULL;
+    settings->torch.loss = TDM_LOSS_PADDED;
+    if (strcmp(value, "now") == 0)
+        return TDM_OK;
+    if (*value >= '0' && *value <= '9')
+        major = strtoul(value, &end, 10);
+    if (end == NULL || (*end != '.' && *end != '\0'))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a version; expected one as 4.48.1", key->name,
+                        value);
+    if (*end == '.')
+        minor = strtoul(end + 1, NULL, 10);
+    if (major < 4 || (major == 4 && minor <= 45))
+        settings->torch.loss = TDM_LOSS_WIDE;
+    else if (major == 4 && minor <= 48)
+        settings->torch.loss = TDM_LOSS_SHIFTED;
+    return TDM_OK;
+}
+
 /* ---- needs ---- */
 
 static bool has_lora(const struct tdm_key_case *c)
@@ -85,6 +109,12 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
 }
 
+static bool has_own_loss(const struct tdm_key_case *c)
+{
+    return c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
+           tdm_torch_has_own_loss(&c->settings->torch);
+}
+
 static bool has_score(const struct tdm_key_case *c)
 {
     return c->settings->torch.logits == TDM_LOGITS_SCORE;
@@ -108,6 +138,7 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
+static const struct tdm_key_need needs_own_loss = {"without transformers' own loss", has_own_loss};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
@@ -179,6 +210,14 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"transformers", "now|4.48|4.45", "now",
+     "any version of it, for its loss: to 4.48 the shifted logits are copied, to 4.45 also the "
+     "output is fp32",
+     .read = read_version, .needs = {&needs_own_loss}},
+    {"loss_held", "yes|no", "yes",
+     "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
+     "is done, as in a Trainer of transformers",
+     tdm_key_read_switch, FIELD(torch.drops_loss), .needs = {&tdm_need_lora, &needs_checkpoints}},
     {"num_labels", "N", "1", "outputs of the head of logits=score", tdm_key_read_count,
      FIELD(torch.labels), .least = 1, .most = LABELS_MOST, .needs = {&needs_score}},
     {"compile", "no|layers|all", "no",
