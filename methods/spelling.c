@@ -49,6 +49,7 @@ static const struct alias {
     {"loss_type", "chunked_nll", "logits", "chunked"},
     {"chunked_cross_entropy", "true", "logits", "chunked"},
     {"liger_fused_linear_cross_entropy", "true", "logits", "fused"},
+    {"cut_cross_entropy", "true", "logits", "cut"},
     {"lora_target_modules", "all-linear", "lora_targets", "all"},
     {"lora_target_modules", NULL, "lora_targets", NULL},
     {"lora_target_linear", "true", "lora_targets", "all"},

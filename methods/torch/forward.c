@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The forward of a whole model (embedding, layers, head and loss), and its backward. */
 #include "base/size.h"
+#include "methods/eager/cut.h"
 #include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/tiles.h"
@@ -186,6 +187,18 @@ static struct tdm_eager_value *score_and_loss(struct tdm_torch_model *t,
     return loss;
 }
 
+/* The loss without logits of all tokens. */
+static struct tdm_eager_value *loss_by_parts(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden)
+{
+    if (t->settings.logits == TDM_LOGITS_CUT) {
+        tdm_label(t->m, "loss");
+        return tdm_cut_cross_entropy(t->m, hidden, t->head);
+    }
+    return t->settings.logits == TDM_LOGITS_FUSED ? tdm_torch_fused_loss(t, hidden)
+                                                  : tdm_torch_chunked_loss(t, hidden);
+}
+
 static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden)
 {
@@ -196,11 +209,10 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
-    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED) {
+    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED ||
+        t->settings.logits == TDM_LOGITS_CUT) {
         struct tdm_eager_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
-        struct tdm_eager_value *mean = t->settings.logits == TDM_LOGITS_FUSED
-                                           ? tdm_torch_fused_loss(t, input)
-                                           : tdm_torch_chunked_loss(t, input);
+        struct tdm_eager_value *mean = loss_by_parts(t, input);
         tdm_drop(m, input);
         return tdm_module_leave(t, TDM_MODULE_HEAD, mean);
     }

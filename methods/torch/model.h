@@ -70,6 +70,7 @@ enum tdm_torch_logits {
     TDM_LOGITS_FUSED,   /* gradients computed in the forward, chunk by chunk (Liger) */
     TDM_LOGITS_SCORE,   /* a head of num_labels outputs in place of the LM head, read at each
                            sequence's last token: sequence classification, reward models */
+    TDM_LOGITS_CUT,     /* cut cross-entropy: no logits in memory */
 };
 
 /* What the loss of transformers does with logits, by its version. */
