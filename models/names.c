@@ -99,15 +99,14 @@ static bool is_word(const char *part, size_t length, const char *const *words)
 }
 
 /* Words about training, and about the context that is rotated. */
-static const char *const dropped[] = {"meta",     "instruct", "chat",      "base",    "hf",
-                                      "it",       "pt",       "sft",       "dpo",     "rlvr",
-                                      "rl",       "think",    "thinking",  "reasoning", "preview",
-                                      "beta",     "alpha",    "deduped",   "4k",      "8k",
-                                      "128k",     "fp16",     "bf16",      "text",    NULL};
+static const char *const dropped[] = {
+    "meta", "instruct", "chat",  "base",     "hf",        "it",      "pt",   "sft",   "dpo",
+    "rlvr", "rl",       "think", "thinking", "reasoning", "preview", "beta", "alpha", "deduped",
+    "4k",   "8k",       "128k",  "fp16",     "bf16",      "text",    NULL};
 
 /* Words about quantized weights: what is asked for has another size. */
-static const char *const quantized[] = {"bnb",  "4bit", "8bit", "gptq",  "awq",  "int4", "int8",
-                                        "w4a16", "w8a8", "fp8", "nvfp4", "gguf", "qat",  NULL};
+static const char *const quantized[] = {"bnb",   "4bit", "8bit", "gptq",  "awq",  "int4", "int8",
+                                        "w4a16", "w8a8", "fp8",  "nvfp4", "gguf", "qat",  NULL};
 
 /* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
  * "Qwen/Qwen2.5-7B-Instruct". *is_quantized, if not NULL: words about quantized weights were there.
@@ -150,7 +149,8 @@ static enum tdm_status unknown(const char *name, const char *const *names, struc
 {
     char suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
     tdm_fail(err, TDM_INPUT,
-             "\"%.256s\" is not a shipped model, a config.json or a directory that holds one", name);
+             "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
+             name);
     tdm_hint(err,
              "%s\"tidemark models\" lists those that are shipped, such as llama-3.1-8b and "
              "qwen2.5-7b; of any other give the config.json that the Hub has beside its weights",
@@ -177,10 +177,11 @@ enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_byt
         status = unknown(name, names, err);
     } else if (is_quantized) {
         status = tdm_fail(err, TDM_INPUT, "\"%.256s\" names quantized weights of %s", name, meant);
-        tdm_hint(err,
-                 "give %s, and its weights as a setting: --set quantization=nf4, int8 or gptq under "
-                 "adapters, awq, gptq or fp8 with --mode serve",
-                 meant);
+        tdm_hint(
+            err,
+            "give %s, and its weights as a setting: --set quantization=nf4, int8 or gptq under "
+            "adapters, awq, gptq or fp8 with --mode serve",
+            meant);
     } else {
         snprintf(out, out_bytes, "%s", meant);
     }

@@ -177,8 +177,9 @@ static void forward(void *state)
     tdm_torch_empty_cache(b->m->allocator);
     struct tdm_eager_value *hidden = encode(b);
     tdm_label(b->m, "loss");
-    struct tdm_eager_value *loss =
-        b->settings.plain_loss ? burst_plain_loss(b, hidden) : tdm_cut_cross_entropy(b->m, hidden, b->whole_head);
+    struct tdm_eager_value *loss = b->settings.plain_loss
+                                       ? burst_plain_loss(b, hidden)
+                                       : tdm_cut_cross_entropy(b->m, hidden, b->whole_head);
     tdm_drop(b->m, hidden);
     tdm_drop(b->m, b->loss);
     tdm_drop(b->m, input_before);

@@ -7,7 +7,6 @@
 #include "methods/context/parts.h"
 #include "methods/method.h"
 
-
 enum {
     BURST_ATTENTION_NORM,
     BURST_Q,

@@ -11,7 +11,6 @@
 
 #include "base/size.h"
 
-
 static struct tdm_eager_value *made(struct tdm_megatron *t, uint64_t rows, uint64_t columns,
                                     uint16_t element_bytes)
 {
