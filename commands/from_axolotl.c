@@ -94,6 +94,15 @@ static enum tdm_status read_plugins(const struct tdm_from_reading *r, const char
     return tdm_from_note(r, path, "the keys of plugins say it");
 }
 
+/* A head of classes in place of the LM head. */
+static enum tdm_status read_labels(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    static const struct tdm_from_rule rule[] = {{"num_labels", SET "num_labels"}, {.key = NULL}};
+    enum tdm_status status = tdm_from_pair(r, "logits", "score");
+    return status == TDM_OK ? tdm_from_apply_rules(r, rule, path, value) : status;
+}
+
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
@@ -257,7 +266,7 @@ static const struct tdm_from_rule rules[] = {
     {"ebft*", REFUSE "supervised training is known"},
     {"vllm*", REFUSE "supervised training is known"},
     {"diffusion*", REFUSE "supervised training is known"},
-    {"num_labels", REFUSE "language models are known"},
+    {"num_labels", READ(read_labels)},
     {"neftune_noise_alpha", LACK "noise of the embedding"},
     {"noisy_embedding_alpha", LACK "noise of the embedding"},
     {"optim_target_modules", REFUSE "GaLore and its like are not known"},

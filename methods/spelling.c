@@ -24,6 +24,8 @@ static const struct alias {
      "adamw-foreach"}, /* torch.optim.AdamW chooses it on a GPU */
     {"optimizer", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
     {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
+    {"optim", "adamw_torch_8bit", "optimizer", "adamw-8bit"}, /* torchao's: the same states */
+    {"optimizer", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},

@@ -2,6 +2,8 @@
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
+#include <regex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +13,78 @@
 #define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
 
-/* Names separated by commas or spaces, or all. */
+/* Is the projection's module in a layer matched by the whole expression? Models that have a text
+ * model inside give it longer names. */
+static bool is_matched(const regex_t *expression, const char *projection)
+{
+    static const char *const models[] = {"model.layers.0.", "model.language_model.layers.0.",
+                                         "language_model.model.layers.0.", "layers.0.",
+                                         "model.text_model.layers.0.", ""};
+    static const char *const parts[] = {"self_attn.", "mlp.", ""};
+    char name[128];
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
+        for (size_t j = 0; j < sizeof(parts) / sizeof(parts[0]); j++) {
+            regmatch_t match;
+            snprintf(name, sizeof(name), "%s%s%s", models[i], parts[j], projection);
+            if (regexec(expression, name, 1, &match, 0) == 0 && match.rm_so == 0 &&
+                name[match.rm_eo] == '\0')
+                return true;
+        }
+    return false;
+}
+
+/* peft matches the names of modules by a regular expression (re.fullmatch). Python's \d and (?: are
+ * written as POSIX has them. */
+static enum tdm_status read_expression(const struct tdm_method_key *key, const char *value,
+                                       struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char text[512];
+    size_t used = 0;
+    regex_t expression;
+    for (const char *at = value; *at != '\0' && used + 8 < sizeof(text); at++) {
+        if (at[0] == '\\' && at[1] == 'd') {
+            bool inside = used > 0 && text[used - 1] == '[';
+            used += (size_t)snprintf(text + used, sizeof(text) - used, inside ? "0-9" : "[0-9]");
+            at++;
+        } else if (at[0] == '(' && at[1] == '?' && at[2] == ':') {
+            text[used++] = '(';
+            at += 2;
+        } else {
+            text[used++] = *at;
+        }
+    }
+    text[used] = '\0';
+    settings->torch.lora_targets = 0;
+    if (regcomp(&expression, text, REG_EXTENDED) != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.128s\" is not a regular expression that can be read", key->name,
+                        value);
+    for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+        if (is_matched(&expression, tdm_projection_name(p)))
+            settings->torch.lora_targets |= 1u << p;
+    regfree(&expression);
+    if (settings->torch.lora_targets != 0)
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.128s\" matches no projection of a layer",
+                    key->name, value);
+}
+
+/* Names of projections, without those of the modules that hold them. */
+static void without_modules(const char *value, char *out, size_t out_bytes)
+{
+    static const char *const modules[] = {"self_attn.", "mlp."};
+    size_t used = 0;
+    while (*value != '\0' && used + 1 < out_bytes) {
+        for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
+            if (strncmp(value, modules[i], strlen(modules[i])) == 0)
+                value += strlen(modules[i]);
+        out[used++] = *value++;
+    }
+    out[used] = '\0';
+}
+
+/* Names separated by commas or spaces, each perhaps after the module that has it
+ * (self_attn.q_proj); a regular expression; or all. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -19,10 +92,14 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
         settings->torch.lora_targets = (1u << TDM_PROJECTIONS) - 1;
         return TDM_OK;
     }
+    if (strpbrk(value, "()[]*\\|") != NULL)
+        return read_expression(key, value, settings, err);
+    char names[512];
+    without_modules(value, names, sizeof(names));
     struct tdm_key_word words[TDM_PROJECTIONS];
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         words[p] = (struct tdm_key_word){tdm_projection_name(p), 1u << p};
-    return tdm_key_read_words(key, value, words, TDM_PROJECTIONS, &settings->torch.lora_targets,
+    return tdm_key_read_words(key, names, words, TDM_PROJECTIONS, &settings->torch.lora_targets,
                               err);
 }
 
