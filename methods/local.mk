@@ -22,6 +22,7 @@ libtidemark_a_SOURCES += \
 libtidemark_a_SOURCES += \
 	methods/eager/backward.c \
 	methods/eager/checkpoint.c \
+	methods/eager/cut.c methods/eager/cut.h \
 	methods/eager/dtypes.h \
 	methods/eager/eager.c methods/eager/eager.h \
 	methods/eager/kernels.c \
