@@ -32,6 +32,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/ops_products.c \
 	methods/eager/parts.h \
 	methods/eager/peak.c \
+	methods/eager/float8.c methods/eager/float8.h \
 	methods/eager/quantized.c methods/eager/quantized.h \
 	methods/eager/tiles.c methods/eager/tiles.h
 
