@@ -22,6 +22,7 @@ libtidemark_a_SOURCES += \
 libtidemark_a_SOURCES += \
 	methods/eager/backward.c \
 	methods/eager/checkpoint.c \
+	methods/eager/cut.c methods/eager/cut.h \
 	methods/eager/dtypes.h \
 	methods/eager/eager.c methods/eager/eager.h \
 	methods/eager/kernels.c \
@@ -72,6 +73,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/second.c methods/torch/second.h \
 	methods/torch/second_keys.c \
 	methods/torch/system.c \
+	methods/torch/tensor.c methods/torch/tensor.h \
 	methods/torch/wrapper.c methods/torch/wrapper.h
 
 # DeepSpeed: ZeRO-2 and ZeRO-3.

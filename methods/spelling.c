@@ -24,6 +24,8 @@ static const struct alias {
      "adamw-foreach"}, /* torch.optim.AdamW chooses it on a GPU */
     {"optimizer", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
     {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
+    {"optim", "adamw_torch_8bit", "optimizer", "adamw-8bit"}, /* torchao's: the same states */
+    {"optimizer", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
@@ -49,6 +51,7 @@ static const struct alias {
     {"loss_type", "chunked_nll", "logits", "chunked"},
     {"chunked_cross_entropy", "true", "logits", "chunked"},
     {"liger_fused_linear_cross_entropy", "true", "logits", "fused"},
+    {"cut_cross_entropy", "true", "logits", "cut"},
     {"lora_target_modules", "all-linear", "lora_targets", "all"},
     {"lora_target_modules", NULL, "lora_targets", NULL},
     {"lora_target_linear", "true", "lora_targets", "all"},

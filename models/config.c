@@ -41,6 +41,7 @@ enum windows {
 #define PART_HALF_ROPE OWN_PART(12)       /* half of a head is rotated, if nothing is said */
 #define PART_ROPE_OF_WINDOWS OWN_PART(13) /* layers without a window are not rotated */
 #define PART_GPT2 OWN_PART(14)            /* names of GPT-2's fields */
+#define PART_USE_QKV_BIAS OWN_PART(15)    /* use_qkv_bias is of q, k and v */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -138,7 +139,7 @@ static const struct architecture architectures[] = {
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN3_MOE},
     {"StableLmForCausalLM", "stablelm", 4096, 0, false, false, WINDOWS_NONE,
-     TDM_PART_LAYER_NORMS | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
+     TDM_PART_LAYER_NORMS | TDM_PART_CUT_ROPE | PART_USE_QKV_BIAS, TDM_FAMILY_DENSE},
     {"Starcoder2ForCausalLM", "starcoder2", 4096, 0, true, false, WINDOWS_SAID,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | PART_TIED, TDM_FAMILY_DENSE},
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
@@ -482,8 +483,11 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     if (architecture->windows == WINDOWS_LATE && window > 0)
         first = tdm_json_count_or(reader, "max_window_layers", 0, TDM_LAYER_LIMIT,
                                   WINDOW_LAYERS_DEFAULT);
-    bool qkv_bias = architecture->qkv_bias || ((architecture->parts & PART_QKV_BIAS_ALONE) != 0 &&
-                                               tdm_json_bool_or(reader, "attention_bias", false));
+    bool qkv_bias = architecture->qkv_bias;
+    if ((architecture->parts & PART_QKV_BIAS_ALONE) != 0)
+        qkv_bias = tdm_json_bool_or(reader, "attention_bias", false);
+    if ((architecture->parts & PART_USE_QKV_BIAS) != 0)
+        qkv_bias = tdm_json_bool_or(reader, "use_qkv_bias", false);
     for (uint32_t i = 0; i < model->layers; i++)
         model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = qkv_bias,
                                                         .qk_norm = architecture->qk_norm,

@@ -42,6 +42,11 @@ void tdm_delta_read(struct tdm_json_reader *reader, struct tdm_model *model);
 void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *model);
 void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
+/* Writes the name of the shipped model that another name means, such as Qwen/Qwen2.5-7B-Instruct.
+ * TDM_INPUT: there is none, or the name is of quantized weights (models/names.c). */
+enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
+                                     struct tdm_error *err);
+
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model);
 

@@ -128,8 +128,8 @@ static struct tdm_eager_value *product(struct tdm_eager *m, uint64_t rows, uint6
         left = tdm_replace(m, left, tdm_value_new(m, 1, 1, FP32)); /* ones */
         right = tdm_replace(m, right, tdm_value_new(m, 1, 1, FP32));
     }
-    struct tdm_eager_value *y =
-        fast ? tdm_value_selected(m, rows, columns, BF16, true) : tdm_value_new(m, rows, columns, BF16);
+    struct tdm_eager_value *y = fast ? tdm_value_selected(m, rows, columns, BF16, true)
+                                     : tdm_value_new(m, rows, columns, BF16);
     tdm_cublaslt(m);
     tdm_drop(m, both);
     tdm_drop(m, right);
@@ -137,7 +137,8 @@ static struct tdm_eager_value *product(struct tdm_eager *m, uint64_t rows, uint6
     return y;
 }
 
-/* dY W, of dY with a scale a row and of W with one a column, or one of all, which is then repeated. */
+/* dY W, of dY with a scale a row and of W with one a column, or one of all, which is then repeated.
+ */
 static struct tdm_eager_value *input_gradient(struct tdm_eager *m, const struct tdm_node *node,
                                               struct operand weight, bool rowwise, bool repeats)
 {

@@ -13,8 +13,8 @@
 
 enum tdm_float8 {
     TDM_FLOAT8_NO,
-    TDM_FLOAT8_TENSORWISE, /* one scale a tensor */
-    TDM_FLOAT8_ROWWISE,    /* one a row, or a column, of an operand */
+    TDM_FLOAT8_TENSORWISE,         /* one scale a tensor */
+    TDM_FLOAT8_ROWWISE,            /* one a row, or a column, of an operand */
     TDM_FLOAT8_ROWWISE_WITH_GW_HP, /* the same; the weight's gradient is a product of bf16 */
 };
 

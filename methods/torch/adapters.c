@@ -172,6 +172,13 @@ static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_tor
     return y;
 }
 
+/* Ranks that divide heads and MLP have sums of o_proj and down_proj. */
+static struct tdm_eager_value *scattered(const struct tdm_torch_model *t, enum tdm_projection p,
+                                         struct tdm_eager_value *y)
+{
+    return p == TDM_PROJECTION_O || p == TDM_PROJECTION_DOWN ? tdm_tensor_scatter(t, y) : y;
+}
+
 struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x)
@@ -179,7 +186,7 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
     tdm_label(m, module_names[p]);
     if (layer->down[p] == NULL || t->adapters_off)
-        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
+        return scattered(t, p, tdm_torch_linear(m, t, x, weight, bias, weight->module));
     uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
     struct tdm_eager_value *input = tdm_module_enter(t, both, x);
     struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);

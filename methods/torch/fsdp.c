@@ -23,7 +23,7 @@ static uint16_t shard_bytes(const struct tdm_torch_model *t)
 /* Ranks that share a copy of all parameters. */
 static uint64_t shard_ranks(const struct tdm_torch_model *t)
 {
-    return t->settings.ranks / tdm_fsdp_replicas(&t->settings.fsdp);
+    return tdm_fsdp_shards(&t->settings);
 }
 
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
@@ -164,8 +164,8 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
     t->m->stream = STREAM_COMPUTE;
     uint64_t others = gathered_elements(t, group, false);
     if (t->settings.fp32_weights)
-        inputs[t->parameter_count] = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
-                                                others / shard_ranks(t), BF16);
+        inputs[t->parameter_count] =
+            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, others / shard_ranks(t), BF16);
     struct tdm_eager_value *gathered =
         new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
                    gathered_elements(t, group, true) + others * BF16, 1);

@@ -371,9 +371,11 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
     struct tdm_eager_value *normed =
         norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
+    struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
     struct tdm_eager_value *kept = NULL, *attended = layer->delta[DELTA_OUT] != NULL
-                                                         ? tdm_torch_delta(m, t, layer, normed)
-                                                         : attend(m, t, number, normed, &kept);
+                                                         ? tdm_torch_delta(m, t, layer, tokens)
+                                                         : attend(m, t, number, tokens, &kept);
+    tdm_drop(m, tokens);
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
     if (layer->post_attention_norm != NULL)
@@ -386,13 +388,15 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     normed = norm_before(m, t, middle, layer->mlp_norm, layer->mlp_norm_bias);
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
+    tokens = tdm_tensor_gather(t, normed);
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
     struct tdm_eager_value *made = t->config->experts.all_rows && layer->router != NULL
-                                       ? tdm_torch_all_experts(m, t, layer, normed)
-                                   : layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
-                                   : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
-                                                      : mlp(m, t, layer, normed);
+                                       ? tdm_torch_all_experts(m, t, layer, tokens)
+                                   : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
+                                   : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
+                                                      : mlp(m, t, layer, tokens);
     made = tdm_module_leave(t, second, made);
+    tdm_drop(m, tokens);
     tdm_drop(m, normed);
     tdm_label(m, "post_feedforward_layernorm");
     if (layer->post_mlp_norm != NULL)

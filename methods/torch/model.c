@@ -158,9 +158,9 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
         return weight;
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
-    struct tdm_eager_value *leaf =
-        tdm_quantized_leaf(t->m, t->settings.quantization, tensor->rows, tensor->columns,
-                           t->settings.bnb_keeps_inputs, t->settings.quantized_group, &t->quantized[t->quantized_count++]);
+    struct tdm_eager_value *leaf = tdm_quantized_leaf(
+        t->m, t->settings.quantization, tensor->rows, tensor->columns, t->settings.bnb_keeps_inputs,
+        t->settings.quantized_group, &t->quantized[t->quantized_count++]);
     leaf->module = module_of(number, role);
     return leaf;
 }
@@ -301,12 +301,15 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
 {
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
+    uint64_t tensor_ranks = tdm_tensor_ranks(settings);
+    struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
     size_t most = config->tensor_count + projections * 3 + 4; /* with adapters and copies */
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;
-        t->config = config;
+        t->part = part;
+        t->config = part != NULL ? part : config;
         t->settings = *settings;
         t->layers = calloc(config->layers, sizeof(*t->layers));
         t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
@@ -314,8 +317,11 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->quantized = quantizes ? calloc(projections, sizeof(struct tdm_quantized *)) : NULL;
         t->wrapped = w->create == NULL ? NULL : w->create(t, (uint32_t)most);
     }
-    if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
-        (w->create != NULL && t->wrapped == NULL) || (quantizes && t->quantized == NULL)) {
+    if (t == NULL)
+        tdm_tensor_part_free(part);
+    if (t == NULL || (tensor_ranks > 1 && part == NULL) || t->layers == NULL ||
+        t->parameters == NULL || t->states == NULL || (w->create != NULL && t->wrapped == NULL) ||
+        (quantizes && t->quantized == NULL)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
@@ -360,6 +366,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < t->quantized_count; i++)
         free(t->quantized[i]);
     free(t->quantized);
+    tdm_tensor_part_free(t->part);
     free(t->layers);
     free(t->parameters);
     free(t->states);

@@ -75,16 +75,27 @@ static const struct {
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
     {"byte-1m", UINT64_C(853120)},
+    {"codellama-13b", UINT64_C(13016028160)},
+    {"codellama-34b", UINT64_C(33743970304)},
+    {"codellama-7b", UINT64_C(6738546688)},
     {"command-r7b", UINT64_C(8028033024)},
     {"deepseek-v2", UINT64_C(235741434880)},
     {"deepseek-v2-lite", UINT64_C(15706484224)},
     {"deepseek-v3", UINT64_C(671026404352)},
     {"falcon-7b", UINT64_C(6921720704)},
+    {"falcon3-10b", UINT64_C(10305653760)},
+    {"falcon3-1b", UINT64_C(1669408768)},
+    {"falcon3-3b", UINT64_C(3227655168)},
     {"falcon3-7b", UINT64_C(7455550464)},
+    {"gemma-2-27b", UINT64_C(27227128320)},
     {"gemma-2-2b", UINT64_C(2614341888)},
     {"gemma-2-9b", UINT64_C(9241705984)},
     {"gemma-2b", UINT64_C(2506172416)},
+    {"gemma-3-12b", UINT64_C(11766034176)},
     {"gemma-3-1b", UINT64_C(999885952)},
+    {"gemma-3-270m", UINT64_C(268098176)},
+    {"gemma-3-27b", UINT64_C(27009346304)},
+    {"gemma-3-4b", UINT64_C(3880263168)},
     {"gemma-7b", UINT64_C(8537680896)},
     {"glm-4-9b", UINT64_C(9400279040)},
     {"gpt-oss-120b", UINT64_C(116829156672)},
@@ -93,31 +104,49 @@ static const struct {
     {"gpt2-large", UINT64_C(774030080)},
     {"gpt2-medium", UINT64_C(354823168)},
     {"gpt2-xl", UINT64_C(1557611200)},
+    {"granite-3.1-2b", UINT64_C(2533531648)},
     {"granite-3.1-8b", UINT64_C(8170848256)},
+    {"llama-2-13b", UINT64_C(13015864320)},
     {"llama-2-70b", UINT64_C(68976648192)},
     {"llama-2-7b", UINT64_C(6738415616)},
     {"llama-3-8b", UINT64_C(8030261248)},
+    {"llama-3.1-405b", UINT64_C(405853388800)},
     {"llama-3.1-70b", UINT64_C(70553706496)},
     {"llama-3.1-8b", UINT64_C(8030261248)},
     {"llama-3.2-1b", UINT64_C(1235814400)},
     {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"llama-30b", UINT64_C(32528943616)},
     {"llama-4-maverick", UINT64_C(400711848960)},
     {"llama-4-scout", UINT64_C(107769861120)},
+    {"llama-65b", UINT64_C(65285660672)},
     {"ministral-8b", UINT64_C(8019808256)},
     {"mistral-7b-v0.1", UINT64_C(7241732096)},
+    {"mistral-7b-v0.2", UINT64_C(7241732096)},
     {"mistral-7b-v0.3", UINT64_C(7248023552)},
+    {"mistral-large-123b", UINT64_C(122610069504)},
     {"mistral-nemo-12b", UINT64_C(12247782400)},
+    {"mistral-small-24b", UINT64_C(23572403200)},
     {"mixtral-8x22b", UINT64_C(140630071296)},
     {"mixtral-8x7b", UINT64_C(46702792704)},
     {"moonlight-16b-a3b", UINT64_C(15960108544)},
     {"olmo-2-7b", UINT64_C(7298617344)},
     {"olmo-3-7b", UINT64_C(7298011136)},
     {"olmoe-1b-7b", UINT64_C(6919161856)},
+    {"open-llama-3b", UINT64_C(3426473600)},
     {"phi-1.5", UINT64_C(1418270720)},
+    {"phi-2", UINT64_C(2779683840)},
+    {"phi-3-medium", UINT64_C(13960238080)},
     {"phi-3-mini", UINT64_C(3821079552)},
     {"phi-4", UINT64_C(14659507200)},
     {"phi-4-mini", UINT64_C(3836021760)},
+    {"pythia-1.4b", UINT64_C(1414647808)},
+    {"pythia-12b", UINT64_C(11846072320)},
+    {"pythia-160m", UINT64_C(162322944)},
+    {"pythia-1b", UINT64_C(1011781632)},
+    {"pythia-2.8b", UINT64_C(2775208960)},
+    {"pythia-410m", UINT64_C(405334016)},
     {"pythia-6.9b", UINT64_C(6857302016)},
+    {"pythia-70m", UINT64_C(70426624)},
     {"qwen1.5-moe-a2.7b", UINT64_C(14315784192)},
     {"qwen2.5-0.5b", UINT64_C(494032768)},
     {"qwen2.5-1.5b", UINT64_C(1543714304)},
@@ -129,13 +158,22 @@ static const struct {
     {"qwen3-0.6b", UINT64_C(596049920)},
     {"qwen3-1.7b", UINT64_C(1720574976)},
     {"qwen3-14b", UINT64_C(14768307200)},
+    {"qwen3-235b-a22b", UINT64_C(235093634560)},
     {"qwen3-30b-a3b", UINT64_C(30532122624)},
     {"qwen3-32b", UINT64_C(32762123264)},
     {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
+    {"qwen3-next-80b-a3b", UINT64_C(79674391296)},
+    {"smollm2-1.7b", UINT64_C(1711376384)},
+    {"smollm2-135m", UINT64_C(134515008)},
+    {"smollm2-360m", UINT64_C(361821120)},
     {"smollm3-3b", UINT64_C(3075098624)},
+    {"stablelm-2-1.6b", UINT64_C(1644515328)},
     {"stablelm-3b-4e1t", UINT64_C(2795443200)},
     {"starcoder2-3b", UINT64_C(3030371328)},
+    {"tinyllama-1.1b", UINT64_C(1100048384)},
+    {"yi-34b", UINT64_C(34388917248)},
+    {"yi-6b", UINT64_C(6061035520)},
 };
 
 enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
@@ -736,6 +774,9 @@ static void test_loading(void **state)
         assert_contains(err.hint, "llama-3.1-8b");
         assert_contains(err.hint, "qwen2.5-7b");
     }
+    assert_int_equal(tdm_model_load("unsloth/llama-3-8b-bnb-4bit", &model, &err), TDM_INPUT);
+    assert_contains(err.message, "names quantized weights of llama-3-8b");
+    assert_contains(err.hint, "--set quantization=nf4");
     assert_int_equal(tdm_model_load("/", &model, &err), TDM_INPUT);
     assert_contains(err.message, "the directory holds no config.json");
 
@@ -768,8 +809,13 @@ static void test_other_names(void **state)
         {"mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"},
         {"mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"},
         {"google/gemma-2-9b-it", "gemma-2-9b"},
+        {"NousResearch/Llama-2-7b-hf", "llama-2-7b"},
+        {"Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"},
+        {"deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"},
+        {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
+        {"lmsys/vicuna-7b-v1.5", "llama-2-7b"},
     };
-    static const char *const none[] = {"qwen2.5-8b", "Qwen/Qwen2.5-Coder-7B", "mistral-7b",
+    static const char *const none[] = {"qwen2.5-8b", "facebook/opt-1.3b", "mistral-7b",
                                        "mistralai/Ministral-3B-2410", "./Qwen2.5-7B"};
     struct tdm_model *model = NULL;
     struct tdm_error err;
@@ -783,7 +829,7 @@ static void test_other_names(void **state)
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
         assert_int_equal(tdm_model_load(none[i], &model, &err), TDM_INPUT);
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
-    assert_contains(err.hint, "did you mean mistral-7b-v0.1 or mistral-7b-v0.3? ");
+    assert_contains(err.hint, "did you mean mistral-7b-v0.1, mistral-7b-v0.2 or mistral-7b-v0.3? ");
 }
 
 /* Configs of pictures and text have that of the language model inside, some with dimensions left
