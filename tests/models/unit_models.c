@@ -653,7 +653,7 @@ static void test_broken(void **state)
          "is GPT2LMHeadModel"},
         {"{\"architectures\": [\"Llama5ForCausalLM\"]}",
          "nearest that is known is LlamaForCausalLM"},
-        {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", "nearest that is known is Qwen3"},
+        {"{\"architectures\": [\"Qwen3VLForConditionalGeneration\"]}", "nearest that is known is Qwen3"},
         {"{\"architectures\": [\"KimiLinear\"], \"kv_lora_rank\": 512}",
          "nearest that is known is DeepseekV3ForCausalLM"},
         {"{\"architectures\": null, \"model_type\": \"mamba\"}",
