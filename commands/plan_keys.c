@@ -70,7 +70,7 @@ static const struct tdm_help_entry keys[] = {
      "piece of the sequence; with causal attention the last then has most to do. greedy gives the "
      "chunk that sees most to the rank that has least to do so far, which is for packed "
      "documents."},
-    {"exchange=gather|heads|ring|queries",
+    {"exchange=gather|heads|ring|queries|heads+gather",
      "with --ranks: what ranks exchange for attention (default: what is faster)",
      "gather brings K and V of all chunks to every rank, and sums its shares of their gradients. "
      "heads gives every rank a part of the heads for all chunks. It takes a part of the memory for "

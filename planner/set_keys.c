@@ -187,6 +187,17 @@ static enum tdm_status read_exchange(struct reading *r, size_t field)
                                                                      : bad(r, TDM_EXCHANGE_NAMES);
 }
 
+static enum tdm_status read_head_ranks(struct reading *r, size_t field)
+{
+    (void)field;
+    uint64_t ranks;
+    enum tdm_status status =
+        tdm_parse_count(r->value, r->what, 2, TDM_MAX_HEAD_RANKS, &ranks, r->err);
+    if (status == TDM_OK)
+        r->schedule->head_ranks = (uint32_t)ranks;
+    return status;
+}
+
 static enum tdm_status read_prefetch(struct reading *r, size_t field)
 {
     (void)field;
@@ -449,6 +460,7 @@ static const struct key keys[] = {
     {"documents", read_documents, 0},
     {"deal", read_deal, 0},
     {"exchange", read_exchange, 0},
+    {"exchange.heads", read_head_ranks, 0},
     {"prefetch", read_prefetch, 0},
     {"inputs", read_inputs, 0},
     {"attention", read_attention, 0},

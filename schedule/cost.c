@@ -80,6 +80,8 @@ static uint64_t chunk_part(const struct tdm_program *program, const struct tdm_a
 static void team_cost(const struct tdm_program *program, struct tdm_op *op)
 {
     const uint64_t size = tdm_dtype_bytes(program->schedule->dtypes.weights);
+    const uint32_t parts = tdm_schedule_head_parts(program->schedule);
+    const uint32_t sets = program->ranks / parts;
     uint64_t own, part;
     switch (op->kind) {
     case TDM_OP_GATHER:
@@ -87,13 +89,17 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
         op->fetched_bytes =
             operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE) +
             operand_bytes(op, TDM_GATHER_BELOW_MEANS) + operand_bytes(op, TDM_GATHER_ABOVE_MEANS);
-        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
+        op->sent_bytes = tdm_size_mul(own, sets - 1);
         break;
     case TDM_OP_REDUCE:
         own = operand_bytes(op, TDM_REDUCE_OWN);
-        if (own > 0)
-            op->fetched_bytes = tdm_size_mul(
-                own, tdm_shares(program, op->layer, op->access[TDM_REDUCE_OWN].before.chunk) - 1);
+        for (uint32_t i = 0; own > 0 && i < op->access[TDM_REDUCE_OWN].slots; i++) {
+            const uint32_t chunk = op->access[TDM_REDUCE_OWN].after.chunk + i;
+            op->fetched_bytes = tdm_size_add(
+                op->fetched_bytes,
+                tdm_size_mul(tdm_chunks_bytes(program, TDM_DKVPAGES, chunk, chunk + 1),
+                             tdm_shares(program, op->layer, chunk) - 1));
+        }
         op->sent_bytes = operand_bytes(op, TDM_REDUCE_BELOW) + operand_bytes(op, TDM_REDUCE_ABOVE);
         break;
     case TDM_OP_REDUCE_ALL: /* shares of the other ranks' slices, then sums of one's own */
@@ -115,7 +121,7 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
                   : chunk_part(program, &op->access[TDM_ALL_TO_ALL_CHUNK],
                                &op->access[TDM_ALL_TO_ALL_HEADS]);
         op->fetched_bytes = operand_bytes(op, TDM_ALL_TO_ALL_HEADS) - own;
-        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
+        op->sent_bytes = tdm_size_mul(own, parts - 1);
         if (op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ) { /* the other way */
             own = op->sent_bytes;
             op->sent_bytes = op->fetched_bytes;

@@ -174,6 +174,8 @@ static bool draw(uint64_t seed, const struct tdm_random_options *options,
         return false;
     schedules[ONE]->ranks = 1;
     schedules[ONE]->sliced_weights = false;
+    schedules[ONE]->head_ranks = 0;
+    schedules[ONE]->exchange = TDM_EXCHANGE_GATHER;
     for (int i = 0; i < RUNS; i++) { /* lr * g / |g| would blow up the rounding of small g */
         schedules[i]->optimizer.epsilon = 1e-2;
         schedules[i]->optimizer.learning_rate = 1e-2;
@@ -301,6 +303,7 @@ static void ranks_share_a_step(void **state)
         {"gather K and V", tally.exchanges[TDM_EXCHANGE_GATHER], 0.15},
         {"divide the heads", tally.exchanges[TDM_EXCHANGE_HEADS], 0.08},
         {"pass K and V around a ring", tally.exchanges[TDM_EXCHANGE_RING], 0.04},
+        {"divide the heads and gather", tally.exchanges[TDM_EXCHANGE_HEADS_GATHER], 0.04},
         {"pass queries around it", tally.exchanges[TDM_EXCHANGE_QUERIES], 0.04},
         {"deal chunks in stripes", tally.deals[TDM_DEAL_STRIPES], 0.05},
         {"deal them contiguously", tally.deals[TDM_DEAL_CONTIGUOUS], 0.05},
