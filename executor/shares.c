@@ -101,9 +101,9 @@ static void gather(const struct tdm_launch *launch, enum tdm_content content, ui
     }
 }
 
-/* Shares of the round's chunks go to the ranks with the same heads in the sets that own these, which
- * sum them; in a phase those of one chunk of each set. Nobody else reads the owner's share of its
- * chunk. */
+/* Shares of the round's chunks go to the ranks with the same heads in the sets that own these,
+ * which sum them; in a phase those of one chunk of each set. Nobody else reads the owner's share of
+ * its chunk. */
 static void reduce(const struct tdm_launch *launch, uint32_t phase, struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
@@ -228,8 +228,8 @@ static uint32_t first_of_set(const struct tdm_launch *launch)
 static void *parted_of(const struct tdm_launch *launch, uint32_t rank)
 {
     const uint32_t own = launch->op->access[TDM_ALL_TO_ALL_CHUNK].after.chunk;
-    const uint32_t before =
-        rank < launch->program->rank ? rank - first_of_set(launch) : rank - first_of_set(launch) - 1;
+    const uint32_t before = rank < launch->program->rank ? rank - first_of_set(launch)
+                                                         : rank - first_of_set(launch) - 1;
     return (unsigned char *)launch->operand[TDM_ALL_TO_ALL_PARTED].data +
            before * part_bytes(launch, own);
 }

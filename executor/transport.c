@@ -173,8 +173,7 @@ enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_exec
     const struct tdm_transport *transport = tdm_team_transport(launch->team);
     const struct tdm_team_op op = {verbs, executor, launch};
     enum tdm_status status = copy_rows(&op, false, err);
-    for (uint32_t phase = 0; phase < tdm_share_phases(launch) && status == TDM_OK;
-         phase++) {
+    for (uint32_t phase = 0; phase < tdm_share_phases(launch) && status == TDM_OK; phase++) {
         struct tdm_exchange *exchange =
             tdm_team_exchange(launch->team, launch->program->rank, phase);
         tdm_share_exchange(launch, phase, exchange);

@@ -95,10 +95,10 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
         own = operand_bytes(op, TDM_REDUCE_OWN);
         for (uint32_t i = 0; own > 0 && i < op->access[TDM_REDUCE_OWN].slots; i++) {
             const uint32_t chunk = op->access[TDM_REDUCE_OWN].after.chunk + i;
-            op->fetched_bytes = tdm_size_add(
-                op->fetched_bytes,
-                tdm_size_mul(tdm_chunks_bytes(program, TDM_DKVPAGES, chunk, chunk + 1),
-                             tdm_shares(program, op->layer, chunk) - 1));
+            op->fetched_bytes =
+                tdm_size_add(op->fetched_bytes,
+                             tdm_size_mul(tdm_chunks_bytes(program, TDM_DKVPAGES, chunk, chunk + 1),
+                                          tdm_shares(program, op->layer, chunk) - 1));
         }
         op->sent_bytes = operand_bytes(op, TDM_REDUCE_BELOW) + operand_bytes(op, TDM_REDUCE_ABOVE);
         break;

@@ -127,8 +127,8 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output)
 {
-    const struct some chunks = some_of(l, tdm_round_first(l->program, body->chunk),
-                                       tdm_low_attention_end(l, body));
+    const struct some chunks =
+        some_of(l, tdm_round_first(l->program, body->chunk), tdm_low_attention_end(l, body));
     struct tdm_body other = *body;
     if (chunks.first == chunks.end)
         return;

@@ -330,8 +330,8 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output);
 
-/* Gives each rank of a set dK and dV of its own chunk of a round, of which the ranks have the sums of
- * their heads. */
+/* Gives each rank of a set dK and dV of its own chunk of a round, of which the ranks have the sums
+ * of their heads. */
 void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* The gradient of attention of all chunks of a body's round. `own` are the operands of the rank's

@@ -301,9 +301,9 @@ static bool divides_heads(const struct step *step)
            (exchange == TDM_EXCHANGE_HEADS || exchange == TDM_EXCHANGE_HEADS_GATHER);
 }
 
-/* The chunk that adds to dK and dV of earlier chunks just before `chunk` does: the next one of those
- * that the rank runs. It has all heads of its own chunks, or heads of all, or of those of the ranks
- * in its row. */
+/* The chunk that adds to dK and dV of earlier chunks just before `chunk` does: the next one of
+ * those that the rank runs. It has all heads of its own chunks, or heads of all, or of those of the
+ * ranks in its row. */
 static uint32_t kv_added_before(const struct step *step, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = step->program->chunks;

@@ -153,8 +153,8 @@ static enum tdm_status check_reduce(struct team_step *s, struct tdm_error *err)
     uint32_t own, after;
     row_chunks(s, s->first, s->end, &own, &after);
     /* each chunk was the last that its row added to it */
-    const struct tdm_tag sum = {TDM_DKVPAGES, s->op->layer, TDM_NONE,
-                                s->row > 1 ? TDM_ITSELF : own, 0};
+    const struct tdm_tag sum = {TDM_DKVPAGES, s->op->layer, TDM_NONE, s->row > 1 ? TDM_ITSELF : own,
+                                0};
     struct tdm_tag share = sum;
     uint64_t tokens = 0;
     share.share = share_number(s->program);
@@ -233,9 +233,8 @@ static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *e
             (heads->mode == TDM_READ) == exchange_rules[i].back)
             rule = &exchange_rules[i];
     if (s->row > 1 && from == to) /* the rank has no heads of them */
-        return has_none(s->op)
-                   ? TDM_OK
-                   : malformed(s->op, "has an operand that it must not have", err);
+        return has_none(s->op) ? TDM_OK
+                               : malformed(s->op, "has an operand that it must not have", err);
     if (rule == NULL || s->row == 1)
         return malformed(s->op, "exchanges what ranks do not divide by heads", err);
     const bool sum = rule->heads == TDM_DKVPAGES;

@@ -172,9 +172,9 @@ static enum tdm_status check_heads(const struct tdm_schedule *schedule, const ch
         (parts < 2 || parts >= schedule->ranks || schedule->ranks % parts != 0 ||
          parts > TDM_MAX_HEAD_RANKS)) {
         tdm_fail(err, TDM_INPUT,
-                 "%s: \"head_ranks\" is %u; with heads+gather expected 2 to %u, fewer than the %u "
-                 "ranks, and a divisor of them",
-                 file, parts, TDM_MAX_HEAD_RANKS, schedule->ranks);
+                 "%s: \"head_ranks\" is %u; heads+gather needs a divisor of the %u ranks from 2 to "
+                 "%u that is less than all",
+                 file, parts, schedule->ranks, TDM_MAX_HEAD_RANKS);
         return tdm_hint(err, "--set exchange.heads=N, or exchange=heads or gather");
     }
     if (model->kv_heads % parts != 0) {
@@ -247,15 +247,14 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
                         "so they need layer-major",
                         file, tdm_order_name(schedule->order));
-    if (schedule->head_ranks > 0 &&
-        (schedule->exchange != TDM_EXCHANGE_HEADS_GATHER || schedule->ranks == 1))
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"head_ranks\" is for several ranks and \"exchange\" heads+gather", file);
+    if (schedule->head_ranks > 0 && schedule->exchange != TDM_EXCHANGE_HEADS_GATHER)
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"head_ranks\" is %u, but \"exchange\" is %s; it goes with heads+gather", file,
+            schedule->head_ranks, tdm_exchange_kind_name(schedule->exchange));
     if (schedule->ranks > 1 && tdm_schedule_rings(schedule))
         return check_ring(schedule, file, err);
-    return tdm_schedule_divides_heads(schedule)
-               ? check_heads(schedule, file, err)
-               : TDM_OK;
+    return tdm_schedule_divides_heads(schedule) ? check_heads(schedule, file, err) : TDM_OK;
 }
 
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,

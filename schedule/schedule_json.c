@@ -158,7 +158,7 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
     if (schedule->ranks > 1 && schedule->exchange != TDM_EXCHANGE_GATHER)
         tdm_json_set(&root, "exchange", json_string(tdm_exchange_kind_name(schedule->exchange)));
-    if (schedule->head_ranks > 0)
+    if (schedule->ranks > 1 && schedule->head_ranks > 0)
         tdm_json_set(&root, "head_ranks", count_json(schedule->head_ranks));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
