@@ -120,6 +120,7 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
                   ? 0
                   : chunk_part(program, &op->access[TDM_ALL_TO_ALL_CHUNK],
                                &op->access[TDM_ALL_TO_ALL_HEADS]);
+        op->in_node = program->schedule->ranks_per_node % parts == 0;
         op->fetched_bytes = operand_bytes(op, TDM_ALL_TO_ALL_HEADS) - own;
         op->sent_bytes = tdm_size_mul(own, parts - 1);
         if (op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ) { /* the other way */
@@ -150,7 +151,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->keys = 0;
     op->pairs = 0;
     op->head_dim = 0;
-    op->gathers = op->by_lists = op->visits = false;
+    op->in_node = op->gathers = op->by_lists = op->visits = false;
     op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
@@ -308,9 +309,11 @@ static double gather_seconds(const struct tdm_topology *topology, const struct t
 static double team_seconds(const struct tdm_machine *machine, const struct tdm_op *op,
                            uint32_t busy)
 {
-    uint64_t bytes = op->fetched_bytes > op->sent_bytes ? op->fetched_bytes : op->sent_bytes;
-    return machine->launch_seconds +
-           (double)bytes / tdm_link_rate(&machine->topology, op->link, busy & ~(1u << op->link));
+    const uint64_t bytes = op->fetched_bytes > op->sent_bytes ? op->fetched_bytes : op->sent_bytes;
+    const double rate = op->in_node && machine->node_rate > 0
+                            ? machine->node_rate
+                            : tdm_link_rate(&machine->topology, op->link, busy & ~(1u << op->link));
+    return machine->launch_seconds + (double)bytes / rate;
 }
 
 /* The share of the rate of dense attention that an attention of a special kind reaches; TDM_RATES:
