@@ -122,6 +122,8 @@ static const struct tdm_from_rule argument_rules[] = {
     /* ranks */
     {"tensor_model_parallel_size", SET "tensor_model_parallel_size"},
     {"context_parallel_size", SET "context_parallel_size"},
+    {"hybrid_context_parallel", SET "hybrid_context_parallel"},
+    {"max_seqlen_per_dp_cp_rank", SET "max_seqlen_per_dp_cp_rank"},
     {"pipeline_model_parallel_size", SET "pipeline_model_parallel_size"},
     {"num_layers_per_virtual_pipeline_stage", SET "num_layers_per_virtual_pipeline_stage"},
     {"num_virtual_stages_per_pipeline_rank", REFUSE "say num_layers_per_virtual_pipeline_stage"},
@@ -219,7 +221,7 @@ static const struct tdm_from_rule argument_rules[] = {
     {"moe_grouped_gemm", IGNORE "experts are in grouped products"},
     {"moe_use_legacy_grouped_gemm", IGNORE "experts are in grouped products"},
     {"moe_token_dispatcher_type", READ(read_dispatcher)},
-    {"moe_expert_capacity_factor", IGNORE "experts get equally many tokens"},
+    {"moe_expert_capacity_factor", SET "moe_expert_capacity_factor"},
     {"moe_layer_freq", IGNORE OF_MODEL},
     {"moe_ffn_hidden_size", IGNORE OF_MODEL},
     {"moe_shared_expert_intermediate_size", IGNORE OF_MODEL},

@@ -98,6 +98,9 @@ static void values_of(const struct tdm_method_key *key, struct values *v)
         if (span == 1 && *word == 'N') {
             for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
                 add_value(v, numbers[i], strlen(numbers[i]));
+        } else if (span == 1 && *word == 'F') {
+            add_value(v, "0.5", strlen("0.5"));
+            add_value(v, "2", strlen("2"));
         } else if (span == 5 && memcmp(word, "MODEL", span) == 0) {
             add_value(v, "qwen2.5-0.5b", strlen("qwen2.5-0.5b"));
         } else if (span == 3 && memcmp(word, "A,B", span) == 0) {
