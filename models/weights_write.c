@@ -198,6 +198,12 @@ static enum tdm_status begin_set(struct tdm_weights_writer *writer, const char *
     return status;
 }
 
+/* What the files of the first set are called. */
+static const char *stem_of(const struct tdm_weights_target *target)
+{
+    return target->gradients ? "gradients" : "model";
+}
+
 enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
                                    struct tdm_weights_writer **out, struct tdm_error *err)
 {
@@ -217,8 +223,8 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
     if (status == TDM_OK && target->checkpoint)
         status = tdm_directory_folder(&writer->directory, TDM_WEIGHTS_FOLDER, err);
     if (status == TDM_OK && !target->shared)
-        status = begin_set(writer, writer->directory.temporary,
-                           target->gradients ? "gradients" : "model", target->dtype, err);
+        status =
+            begin_set(writer, writer->directory.temporary, stem_of(target), target->dtype, err);
     if (status != TDM_OK) {
         tdm_weights_abandon(writer);
         return status;
@@ -292,7 +298,8 @@ enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char 
     const bool makes = writer->root == NULL;
     const char *root = makes ? writer->directory.temporary : writer->root;
     const char *folder = makes ? writer->directory.folder : writer->folder;
-    return tdm_tensor_set_share(part == NULL ? root : folder, part == NULL ? "model" : part,
+    return tdm_tensor_set_share(part == NULL ? root : folder,
+                                part == NULL ? stem_of(&writer->target) : part,
                                 writer->target.model, dtype, writer->target.shard_bytes, makes,
                                 &writer->sets[writer->set_count++], err);
 }
