@@ -14,8 +14,6 @@
 
 #include <math.h>
 
-#define INT32 4u
-
 static struct tdm_eager_value *made(struct tdm_megatron *t, uint64_t rows, uint64_t columns,
                                     uint16_t element_bytes)
 {

@@ -246,6 +246,13 @@ static bool was_on_gpu(const struct tdm_key_case *c)
     return !is_sharded(c) || c->settings->torch.fsdp.shards_on_gpu;
 }
 
+static bool casts_tensorwise(const struct tdm_key_case *c)
+{
+    return c->settings->torch.float8 == TDM_FLOAT8_TENSORWISE;
+}
+
+static const struct tdm_key_need needs_tensorwise = {"without float8_recipe=tensorwise",
+                                                     casts_tensorwise};
 static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
 static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
 static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
@@ -265,6 +272,9 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {"offload_policy", "none|cpu", "none",
      "cpu: CPUOffloadPolicy, shards, their gradients and the optimizer in host memory",
      tdm_key_read_switch, FIELD(torch.fsdp.offload), .needs = {&needs_shards}},
+    {"enable_fsdp_float8_all_gather", "no|yes", "no",
+     "projections with float8_recipe=tensorwise are gathered in 8 bits", tdm_key_read_switch,
+     FIELD(torch.fsdp.gathers_float8), .needs = {&needs_shards, &needs_tensorwise}},
     {"dp_replicate_size", "N", "1",
      "HSDP: groups of GPUs that have all shards each; between them gradients are all-reduced",
      read_replicas, FIELD(torch.fsdp.replicas), .least = 1, .most = MOST_RANKS,

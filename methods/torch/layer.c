@@ -10,9 +10,7 @@
 
 #include <stddef.h>
 
-/* Gemma's norm: it multiplies by 1 + weight in fp32. */
-static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
-                                           struct tdm_eager_value *weight)
+struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
     struct tdm_eager_value *scale = tdm_square(m, wide);
@@ -22,6 +20,14 @@ static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager
     struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
     tdm_drop(m, scale);
     tdm_drop(m, wide);
+    return normed;
+}
+
+/* Gemma's norm: it multiplies by 1 + weight in fp32. */
+static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                           struct tdm_eager_value *weight)
+{
+    struct tdm_eager_value *normed = tdm_torch_normed(m, x);
     struct tdm_eager_value *factor = tdm_cast(m, weight, FP32);
     factor = tdm_replace(m, factor, tdm_add_number(m, factor));
     normed = tdm_replace(m, normed, tdm_mul(m, normed, factor));

@@ -123,6 +123,8 @@ struct tdm_eager_value *tdm_torch_topk(struct tdm_eager *m, struct tdm_eager_val
  */
 struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
                                         struct tdm_eager_value *x);
+/* x over the root of the mean of its squares, in one expression in fp32. */
+struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x);
 /* nn.Linear. */
 struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_eager_value *x, struct tdm_eager_value *weight,
