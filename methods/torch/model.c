@@ -87,6 +87,10 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
     case TDM_ROLE_ROUTER_BIAS:
     case TDM_ROLE_EXPERTS_GATE_UP_BIAS:
     case TDM_ROLE_EXPERTS_DOWN_BIAS:
+    case TDM_ROLE_SHARED_GATE:
+    case TDM_ROLE_SHARED_UP:
+    case TDM_ROLE_SHARED_DOWN:
+    case TDM_ROLE_SHARED_EXPERT_GATE:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
     case TDM_ROLE_FINAL_NORM_BIAS:
         return TDM_MODULE_NORM;
@@ -177,11 +181,14 @@ static void add_experts(struct tdm_torch_model *t, uint32_t number)
     layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
     layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
     layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
+    layer->shared_expert_gate = add_weight(t, number, TDM_ROLE_SHARED_EXPERT_GATE);
 }
 
 static void add_layer(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
+    for (unsigned i = 0; i < DELTA_WEIGHTS; i++)
+        layer->delta[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_DELTA_TIME + i));
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
         layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
