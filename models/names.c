@@ -106,7 +106,7 @@ static const char *const dropped[] = {
 
 /* Words about quantized weights: what is asked for has another size. */
 static const char *const quantized[] = {"bnb",   "4bit", "8bit", "gptq",  "awq",  "int4", "int8",
-                                        "w4a16", "w8a8", "fp8",  "nvfp4", "gguf", "qat",  NULL};
+                                        "w4a16", "w8a8", "fp8",  "nf4",  "nvfp4", "gguf", "qat", NULL};
 
 /* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
  * "Qwen/Qwen2.5-7B-Instruct". *is_quantized, if not NULL: words about quantized weights were there.

@@ -283,7 +283,10 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         const char *key, *what;
         bool is_set;
     } unknown[] = {
-        {"quantization", "a quantized weight", torch->quantization != TDM_QUANTIZATION_NONE},
+        {"quantization", "a weight of 8 bits or of GPTQ",
+         torch->quantization > TDM_QUANTIZATION_NF4},
+        {"quantization", "nf4 among fp32 weights",
+         torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
         {"optimizer", "an optimizer of bitsandbytes or transformers",
          torch->optimizer >= TDM_TORCH_ADAMW_8BIT},
@@ -323,6 +326,15 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_fsd
     return again;
 }
 
+/* Parameters as they are gathered, in elements of bf16: four quantized weights are one. */
+static double gathered_elements(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    double elements = (double)model->parameters;
+    if (s->quantization != TDM_QUANTIZATION_NONE)
+        elements -= 0.75 * tdm_torch_projection_elements(model);
+    return elements;
+}
+
 /* Parameters are gathered in bf16; gradients are reduced and scattered. Of replicas, whose ranks
  * are a group's apart, shards of gradients are all-reduced. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -335,26 +347,29 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                                copies = {groups, ranks, s->context.gpus_per_node};
     double share = (double)(ranks - 1) / (double)ranks;
     double shard_bytes = s->fp32_weights ? FP32 : BF16;
-    double again = gathered_again(model, &s->fsdp);
+    double whole = gathered_elements(model, s), again = gathered_again(model, &s->fsdp);
+    if (s->fsdp.reshard != TDM_RESHARD_NO)
+        again -= (double)model->parameters - whole;
     double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes;
     tdm_traffic_add(&cost->sent, shards,
-                    share * ((double)model->parameters + again) * BF16 + share * reduced);
+                    share * (whole + again) * BF16 + share * reduced);
     tdm_traffic_add(&cost->sent, copies, 2 * (replicas - 1) / replicas * reduced / (double)ranks);
     if (s->fsdp.offload) /* shards up for each gather, gradients down */
         cost->host_bytes +=
-            (((double)model->parameters + again) * shard_bytes + reduced) / (double)ranks;
+            ((whole + again) * shard_bytes + reduced) / (double)ranks;
 }
 
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};
 
 static const char *const without[] = {
-    "quantization", "double_quantization", "bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
+    "bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
 
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",
     .keys = tables,
     .without = without,
     .mixes_precision = true,
+    .shards_quantized = true,
     .check = check,
     .cost = add_cost,
     .create = create_groups,
