@@ -17,8 +17,8 @@
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
  * TrainingArguments and of adapters too. */
 static const struct tdm_from_kind *const kinds[] = {
-    &tdm_from_axolotl,   &tdm_from_accelerate, &tdm_from_megatron, &tdm_from_torchtitan,
-    &tdm_from_deepspeed, &tdm_from_training,   &tdm_from_adapter};
+    &tdm_from_axolotl,   &tdm_from_accelerate,   &tdm_from_megatron, &tdm_from_torchtitan,
+    &tdm_from_deepspeed, &tdm_from_llamafactory, &tdm_from_training, &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 

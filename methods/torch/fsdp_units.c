@@ -351,18 +351,15 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     if (s->fsdp.reshard != TDM_RESHARD_NO)
         again -= (double)model->parameters - whole;
     double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes;
-    tdm_traffic_add(&cost->sent, shards,
-                    share * (whole + again) * BF16 + share * reduced);
+    tdm_traffic_add(&cost->sent, shards, share * (whole + again) * BF16 + share * reduced);
     tdm_traffic_add(&cost->sent, copies, 2 * (replicas - 1) / replicas * reduced / (double)ranks);
     if (s->fsdp.offload) /* shards up for each gather, gradients down */
-        cost->host_bytes +=
-            ((whole + again) * shard_bytes + reduced) / (double)ranks;
+        cost->host_bytes += ((whole + again) * shard_bytes + reduced) / (double)ranks;
 }
 
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};
 
-static const char *const without[] = {
-    "bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
+static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
 
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",

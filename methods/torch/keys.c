@@ -17,9 +17,9 @@
  * model inside give it longer names. */
 static bool is_matched(const regex_t *expression, const char *projection)
 {
-    static const char *const models[] = {"model.layers.0.", "model.language_model.layers.0.",
-                                         "language_model.model.layers.0.", "layers.0.",
-                                         "model.text_model.layers.0.", ""};
+    static const char *const models[] = {
+        "model.layers.0.", "model.language_model.layers.0.", "language_model.model.layers.0.",
+        "layers.0.",       "model.text_model.layers.0.",     ""};
     static const char *const parts[] = {"self_attn.", "mlp.", ""};
     char name[128];
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
@@ -57,8 +57,8 @@ static enum tdm_status read_expression(const struct tdm_method_key *key, const c
     settings->torch.lora_targets = 0;
     if (regcomp(&expression, text, REG_EXTENDED) != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.128s\" is not a regular expression that can be read", key->name,
-                        value);
+                        "--set %s: \"%.128s\" is not a regular expression that can be read",
+                        key->name, value);
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         if (is_matched(&expression, tdm_projection_name(p)))
             settings->torch.lora_targets |= 1u << p;
