@@ -59,6 +59,7 @@ static const struct alias {
     {"lora_target_linear", "true", "lora_targets", "all"},
     {"lora_use_dora", NULL, "use_dora", NULL},
     {"peft_use_dora", NULL, "use_dora", NULL},
+    {"peft_use_rslora", NULL, "use_rslora", NULL},
     {"lora_modules_to_save", NULL, "modules_to_save", NULL},
     {"use_bnb_nested_quant", NULL, "double_quantization", NULL},
     /* PyTorch */
@@ -69,6 +70,7 @@ static const struct alias {
     {"fsdp_offload_params", "false", "offload_policy", "none"},
     {"enable_cpu_offload", "true", "offload_policy", "cpu"},
     {"data_parallel_replicate_degree", NULL, "dp_replicate_size", NULL},
+    {"recipe_name", NULL, "float8_recipe", NULL}, /* torchao's Float8LinearConfig */
     /* PEFT's LoraConfig */
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},

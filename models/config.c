@@ -319,11 +319,6 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
         tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
                       "is not 1; only rotation of whole heads is supported");
-    /* GPT-OSS is published in MXFP4, which transformers makes bf16 to train it. */
-    if (tdm_json_has(reader, "quantization_config") && architecture->family != TDM_FAMILY_GPT_OSS)
-        tdm_json_fail(reader, "quantization_config",
-                      "is set; quantized weights cannot be trained: take the config of the "
-                      "original model");
 }
 
 static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
@@ -635,6 +630,7 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     read_parts(reader, architecture, model);
     if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
         return tdm_json_status(reader);
+    tdm_base_weights_read(reader, model);
 
     model->layer_kinds = calloc(model->layers, sizeof(*model->layer_kinds));
     if (model->layer_kinds == NULL) {

@@ -5,6 +5,7 @@ libtidemark_a_SOURCES += \
 	models/model.c models/model.h \
 	models/names.c \
 	models/parts.h \
+	models/quantization.c \
 	models/rope.c \
 	models/safetensors.c models/safetensors.h \
 	models/safetensors_share.c models/safetensors_write.c \

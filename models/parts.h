@@ -49,6 +49,9 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
 /* Fills model->rope. Needs head_dim and max_context (models/rope.c). */
 enum tdm_status tdm_rope_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
+/* Fills model->base from quantization_config (models/quantization.c). Failures are the reader's. */
+void tdm_base_weights_read(struct tdm_json_reader *reader, struct tdm_model *model);
+
 /* Fills tensors, units and parameters from the dimensions (models/tensors.c). */
 enum tdm_status tdm_model_lay_out(struct tdm_json_reader *reader, struct tdm_model *model);
 

@@ -16,7 +16,7 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
-    struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
+    struct tdm_eager_value *embedded = tdm_tensor_embedding(t);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->position_weight != NULL) {
         tdm_label(m, "position_ids");
@@ -68,7 +68,8 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
 bool tdm_torch_has_own_loss(const struct tdm_torch_settings *s)
 {
     bool own = s->logits == TDM_LOGITS_HF || s->logits == TDM_LOGITS_HF_HELD;
-    return own && s->compile != TDM_COMPILE_ALL && s->logits_tiles == 0 && s->tokens > 1;
+    return own && s->compile != TDM_COMPILE_ALL && s->logits_tiles == 0 && s->tokens > 1 &&
+           tdm_tensor_ranks(s) == 1;
 }
 
 /* logits[..., :-1, :].contiguous(). Of one sequence the part is contiguous as it is. */
@@ -128,7 +129,7 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     tdm_label(m, "loss");
     struct tdm_eager_value *loss = s->compile == TDM_COMPILE_ALL
                                        ? tdm_fused_cross_entropy(m, wide, labels)
-                                       : tdm_cross_entropy(m, wide, labels);
+                                       : tdm_tensor_cross_entropy(t, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);
@@ -217,11 +218,13 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         return tdm_module_leave(t, TDM_MODULE_HEAD, mean);
     }
     struct tdm_eager_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
-    m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
+    rows = tdm_replace(m, rows, tdm_tensor_gather(t, rows));
+    m->category = TDM_METHOD_LOGITS;
     struct tdm_eager_value *logits =
                                tdm_torch_linear(m, t, rows, t->head, t->head_bias, TDM_MODULE_HEAD),
                            *loss;
+    logits = tdm_tensor_logits(t, logits);
     logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);
     logits = tdm_torch_scale_logits(m, t, logits);

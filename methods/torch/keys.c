@@ -212,6 +212,14 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
     return !has_checkpoints(c);
 }
 
+/* A key that users set and that changes no figure. */
+static bool never(const struct tdm_key_case *c)
+{
+    (void)c;
+    return false;
+}
+
+static const struct tdm_key_need needs_nothing = {"on memory: it changes a number alone", never};
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
@@ -247,6 +255,49 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
 {
     (void)text;
     return c->settings->torch.optimizer == TDM_TORCH_NO_OPTIMIZER ? "held" : "none";
+}
+
+static const struct {
+    const char *name;
+    enum tdm_quantization quantization;
+} bases[] = {
+    [TDM_BASE_WHOLE] = {"none", TDM_QUANTIZATION_NONE},
+    [TDM_BASE_NF4] = {"nf4", TDM_QUANTIZATION_NF4},
+    [TDM_BASE_NF4_DOUBLE] = {"nf4", TDM_QUANTIZATION_NF4},
+    [TDM_BASE_INT8] = {"int8", TDM_QUANTIZATION_INT8},
+    [TDM_BASE_GPTQ] = {"gptq", TDM_QUANTIZATION_GPTQ},
+    [TDM_BASE_AWQ] = {"awq", TDM_QUANTIZATION_AWQ},
+};
+
+static const char *settled_quantization(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return bases[c->model->base.kind].name;
+}
+
+#define USUAL_GROUP 128u
+
+enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_torch_settings *torch = &settings->torch;
+    const enum tdm_base_kind kind = model->base.kind;
+    torch->quantized_group = kind == TDM_BASE_WHOLE ? USUAL_GROUP : model->base.group;
+    if (kind == TDM_BASE_WHOLE || settings->method->serves)
+        return TDM_OK;
+    if (settings->method->system != &tdm_torch_system) {
+        tdm_fail(err, TDM_USAGE, "method %s: the quantized weights of %s are not modelled",
+                 settings->method->name, model->name);
+        return tdm_hint(err, "take the config of the model that was not quantized");
+    }
+    if (torch->quantization != TDM_QUANTIZATION_NONE &&
+        torch->quantization != bases[kind].quantization)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set quantization: the weights of %s are quantized already: %s",
+                        model->name, bases[kind].name);
+    torch->quantization = bases[kind].quantization;
+    torch->double_quantization |= kind == TDM_BASE_NF4_DOUBLE;
+    return TDM_OK;
 }
 
 static const char *settled_attention(const struct tdm_key_case *c, char *text)
@@ -317,6 +368,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
+    {"use_rslora", "no|yes", "no", "rank-stabilised LoRA: adapters are scaled by another number",
+     tdm_key_read_switch, FIELD(torch.rank_stabilised), .needs = {&needs_nothing}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
@@ -361,9 +414,11 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
 }
 
 const struct tdm_method_key tdm_keys_adapters[] = {
-    {"quantization", "none|nf4|int8|gptq", "none",
-     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ, 4 bits",
-     tdm_key_read_choice, FIELD(torch.quantization), .needs = {&tdm_need_lora}},
+    {"quantization", "none|nf4|int8|gptq|awq", NULL,
+     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ and AWQ, 4 "
+     "bits; if nothing is said as the model's quantization_config",
+     tdm_key_read_choice, FIELD(torch.quantization), .settled = settled_quantization,
+     .needs = {&tdm_need_lora}},
     {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
      tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
     {"bnb_keeps_inputs", "no|yes", "no",
@@ -378,6 +433,14 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
      tdm_key_read_switch, FIELD(torch.autocast),
      .needs = {&needs_wide_products, &needs_bf16_weights}},
+    {.name = NULL},
+};
+
+/* torchao's Float8LinearConfig, by the names of its recipes. */
+const struct tdm_method_key tdm_keys_float8[] = {
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp", "none",
+     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes",
+     tdm_key_read_choice, FIELD(torch.float8)},
     {.name = NULL},
 };
 
@@ -422,6 +485,14 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                         settings->method->name, model->architecture);
     if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
         settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
+    settings->torch.fsdp.gathers_float8 &=
+        torch->float8 == TDM_FLOAT8_TENSORWISE && torch->wrapper == &tdm_fsdp_wrapper;
+    if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->fsdp.gathers_float8 && torch->fsdp.offload)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set enable_fsdp_float8_all_gather: it goes with offload_policy=none");
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "

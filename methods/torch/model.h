@@ -12,10 +12,12 @@
 #include "methods/context/context.h"
 #include "methods/deepspeed/deepspeed.h"
 #include "methods/eager/eager.h"
+#include "methods/eager/float8.h"
 #include "methods/eager/quantized.h"
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
 #include "methods/torch/second.h"
+#include "methods/torch/tensor.h"
 #include "models/model.h"
 
 struct tdm_wrapper;
@@ -129,9 +131,12 @@ struct tdm_torch_settings {
     bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
-    bool bnb_keeps_inputs;              /* of nf4 */
-    double lora_dropout;                /* of the input of an adapter; 0: none */
-    uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
+    uint64_t quantized_group;           /* of gptq and awq */
+    enum tdm_float8 float8;     /* products of projections of layers, torchao's Float8Linear */
+    bool bnb_keeps_inputs;      /* of nf4 */
+    double lora_dropout;        /* of the input of an adapter; 0: none */
+    uint32_t modules_to_save;   /* bits of enum tdm_saved_module */
+    bool rank_stabilised;       /* LoRA scaled by the root of its rank: the same memory */
     bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
     uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
     bool clips;                 /* norms of gradients are clipped before a step */
@@ -149,6 +154,7 @@ struct tdm_torch_settings {
     bool supervised;          /* of LongLoRA: its program for supervised fine-tuning */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
+    struct tdm_tensor_settings tensor; /* of fsdp */
     struct tdm_deepspeed_settings deepspeed;
     enum tdm_checkpoint_offload checkpoint_offload;
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */

@@ -507,6 +507,28 @@ static void test_defaults(void **state)
     assert_false(model->tied);
     tdm_model_free(model);
 
+    static const struct {
+        const char *config;
+        enum tdm_base_kind kind;
+        uint32_t group;
+    } bases[] = {
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64}", TDM_BASE_AWQ, 64},
+        {"{\"quant_method\": \"gptq\", \"group_size\": -1}", TDM_BASE_GPTQ, 0},
+        {"{\"load_in_4bit\": true}", TDM_BASE_NF4, 0},
+        {"{\"load_in_4bit\": true, \"bnb_4bit_use_double_quant\": true}", TDM_BASE_NF4_DOUBLE, 0},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true}", TDM_BASE_INT8, 0},
+        {"{\"quant_method\": \"fp8\"}", TDM_BASE_WHOLE, 0}, /* made bf16 to be trained */
+    };
+    for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
+        char change[256];
+        snprintf(change, sizeof(change), "{\"quantization_config\": %s}", bases[i].config);
+        model = changed_model(change);
+        assert_int_equal(model->base.kind, bases[i].kind);
+        assert_int_equal(model->base.group, bases[i].group);
+        assert_int_equal(model->sized_only, bases[i].kind != TDM_BASE_WHOLE);
+        tdm_model_free(model);
+    }
+
     model = changed_model("{\"architectures\": null, \"model_type\": \"qwen2\","
                           " \"max_position_embeddings\": null, \"head_dim\": 48,"
                           " \"layer_types\": [\"full_attention\", \"full_attention\","
@@ -686,7 +708,12 @@ static void test_broken(void **state)
         {"{\"architectures\": [\"MistralForCausalLM\"], \"sliding_window\": 0}",
          "\"sliding_window\" is 0"},
         {"{\"attention_dropout\": 0.1}", "\"attention_dropout\" is not 0"},
-        {"{\"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is set"},
+        {"{\"quantization_config\": {\"bits\": 4}}",
+         "\"quantization_config.quant_method\" is missing"},
+        {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
+         "\"quantization_config.quant_method\" is \"hqq\", which is not modelled"},
+        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 8}}",
+         "\"quantization_config.bits\" is 8; quantized weights of 4 bits alone"},
         {"{\"rope_theta\": 0}", "\"rope_theta\" is 0; it must be a number from 2"},
         {"{\"rope_scaling\": \"linear\"}", "\"rope_scaling\" is \"linear\"; it must be an object"},
         {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}",
