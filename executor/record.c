@@ -37,7 +37,7 @@ struct tdm_recorder {
 
 static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                   const struct tdm_run_options *options,
-                                  struct tdm_recorded_memory memory,
+                                  struct tdm_recorded_start start,
                                   struct tdm_trace_capacity capacity, struct tdm_error *err)
 {
     char where[160] = "", host[64] = "", versions[128], started[32];
@@ -53,9 +53,9 @@ static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                 .where = where,
                                 .versions = versions,
                                 .started_at = started,
-                                .resumed_from = options->resume_path,
-                                .pinned_bytes = memory.pinned_bytes,
-                                .pageable_bytes = memory.pageable_bytes};
+                                .resumed_from = start.resumed_from,
+                                .pinned_bytes = start.pinned_bytes,
+                                .pageable_bytes = start.pageable_bytes};
     return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,
                           err);
 }
@@ -76,7 +76,7 @@ static void free_recorder(struct tdm_recorder *recorder)
 
 enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
                                   const struct tdm_run_listener *listener,
-                                  struct tdm_recorded_memory memory, uint32_t count,
+                                  struct tdm_recorded_start start, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **out, struct tdm_error *err)
 {
@@ -110,7 +110,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the times of %zu ops",
                           capacity.timings);
     if (status == TDM_OK && tdm_processes_number(options->processes) == 0)
-        status = open_trace(recorder, options, memory, capacity, err);
+        status = open_trace(recorder, options, start, capacity, err);
     if (status != TDM_OK) {
         free_recorder(recorder);
         return status;

@@ -10,9 +10,10 @@
 
 struct tdm_recorder;
 
-/* Host memory of the run, as allocated. */
-struct tdm_recorded_memory {
-    uint64_t pinned_bytes, pageable_bytes;
+/* How the run began. */
+struct tdm_recorded_start {
+    const char *resumed_from;              /* the checkpoint; NULL: none */
+    uint64_t pinned_bytes, pageable_bytes; /* host memory, as allocated */
 };
 
 /* Creates the trace of a run; of several processes, the first does, and the others a recorder that
@@ -23,7 +24,7 @@ struct tdm_recorded_memory {
  * step. */
 enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
                                   const struct tdm_run_listener *listener,
-                                  struct tdm_recorded_memory memory, uint32_t count,
+                                  struct tdm_recorded_start start, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **recorder, struct tdm_error *err);
 
