@@ -179,7 +179,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         const struct tdm_sweep_report report = {
             .json = arguments.json, .picture = arguments.output, .force = arguments.force};
         status = arguments.sweeps
-                     ? tdm_sweep_report(&arguments.request, &arguments.sweep, &report, err)
+                     ? tdm_sweep_report(&arguments.request, &arguments.sweep,
+                                        arguments.lines.count > 0 ? &arguments.lines : NULL,
+                                        &report, err)
                      : plan(&arguments, err);
     }
     tdm_schedule_free(arguments.training);
@@ -201,6 +203,8 @@ const struct tdm_command tdm_cmd_plan = {
              "Examples:\n"
              "  tidemark plan qwen2.5-7b --context 256K\n"
              "  tidemark plan qwen2.5-7b --sweep context=8K..4M -o sweep.png\n"
+             "  tidemark plan qwen2.5-7b --context 32K --sweep memory=6G..139G "
+             "--sweep host-memory=48G,64G,110G -o frontier.png\n"
              "  tidemark plan qwen2.5-7b --objective context --memory 80G --step-time 60\n"
              "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o "
              "plan.json\n"

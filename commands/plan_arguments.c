@@ -144,8 +144,11 @@ static enum tdm_status read_step_time(const char *text, void *value, struct tdm_
 static enum tdm_status read_sweep(const char *text, void *value, struct tdm_error *err)
 {
     struct tdm_plan_arguments *a = value;
+    if (a->lines.count > 0)
+        return tdm_fail(err, TDM_USAGE, "--sweep: \"%s\" is the third; give at most two", text);
+    struct tdm_sweep *sweep = a->sweeps ? &a->lines : &a->sweep;
     a->sweeps = true;
-    return tdm_sweep_parse(text, &a->sweep, err);
+    return tdm_sweep_parse(text, sweep, err);
 }
 
 static enum tdm_status read_preset(const char *text, void *value, struct tdm_error *err)
@@ -316,14 +319,17 @@ const struct tdm_option tdm_plan_options[] = {
     {.name = "sweep",
      .word = "AXIS=VALUES",
      .read = read_sweep,
+     .repeats = true,
      .help = "plan at many values, one row each, and with -o FILE.png (.svg, .pdf) draw step time, "
              "MFU and peaks, and where each nest takes over; AXIS is context, memory or "
              "host-memory, VALUES are FROM..TO (contexts double, memory has 13 points), FROM..TO:N "
-             "points, or a list A,B,C",
-     .details = "A row has order, groups, chunk, what is kept and held where, step time, tokens/s, "
-                "MFU, and peaks; of a point that does not fit, what is short. The picture, which "
-                "needs gnuplot, has a band for every nest where it is the fastest. Ctrl-C ends it "
-                "after the point it is at, and prints those before."},
+             "points, or a list A,B,C; a second --sweep plans the first for each of its values",
+     .details =
+         "A row has order, groups, chunk, what is kept and held where, step time, tokens/s, "
+         "MFU, and peaks; of a point that does not fit, what is short. The picture, which "
+         "needs gnuplot, has a band for every nest where it is the fastest; of two sweeps it has "
+         "a line for each value of the second. Dashed is the bound. Ctrl-C ends it "
+         "after the point it is at, and prints those before."},
     {.name = "preset",
      .word = "NAME",
      .place = PLACE(request.preset),
@@ -372,15 +378,30 @@ const struct tdm_option tdm_plan_options[] = {
 
 /* ---- checks of combinations ---- */
 
+static bool sweeps_over(const struct tdm_plan_arguments *a, enum tdm_sweep_axis axis)
+{
+    return a->sweeps && (a->sweep.axis == axis || (a->lines.count > 0 && a->lines.axis == axis));
+}
+
 static enum tdm_status check_sweep(const struct tdm_plan_arguments *a, struct tdm_error *err)
 {
     const bool given[TDM_SWEEP_AXES] = {a->request.context != 0, a->request.has_memory,
                                         a->request.has_host_memory};
     if (a->objective != TDM_OBJECTIVE_TIME)
         return tdm_fail(err, TDM_USAGE, "plan: --sweep goes with --objective time alone");
-    if (given[a->sweep.axis])
-        return tdm_fail(err, TDM_USAGE, "plan: --sweep %s and --%s are about the same",
-                        tdm_sweep_axis_name(a->sweep.axis), tdm_sweep_axis_name(a->sweep.axis));
+    for (int axis = 0; axis < TDM_SWEEP_AXES; axis++) {
+        const char *name = tdm_sweep_axis_name((enum tdm_sweep_axis)axis);
+        if (given[axis] && sweeps_over(a, (enum tdm_sweep_axis)axis))
+            return tdm_fail(err, TDM_USAGE, "plan: --sweep %s and --%s are about the same", name,
+                            name);
+    }
+    if (a->lines.count > 0 && a->lines.axis == a->sweep.axis)
+        return tdm_fail(err, TDM_USAGE, "plan: both --sweep are over %s",
+                        tdm_sweep_axis_name(a->sweep.axis));
+    if (a->lines.count > TDM_FRONTIER_MOST)
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: the second --sweep has %zu values; at most %u are drawn",
+                        a->lines.count, TDM_FRONTIER_MOST);
     if (a->output != NULL && strcmp(a->output, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: a sweep's picture cannot be written to stdout");
     return TDM_OK;
@@ -468,7 +489,7 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
         return tdm_fail(err, TDM_USAGE,
                         "plan: --transport shared: ranks of several nodes cannot read each "
                         "other's memory");
-    bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
+    bool says_memory = a->request.has_memory || sweeps_over(a, TDM_SWEEP_MEMORY);
     if (a->has_margin && says_memory) {
         const char *option = a->request.has_memory ? "memory" : "sweep memory";
         tdm_fail(err, TDM_USAGE, "plan: --margin and --%s both say how much may be used", option);
@@ -477,8 +498,7 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     if (a->objective == TDM_OBJECTIVE_CONTEXT && a->request.context != 0)
         return tdm_fail(err, TDM_USAGE,
                         "plan: --objective context finds the context, and --context gives one");
-    bool finds_context =
-        a->objective == TDM_OBJECTIVE_CONTEXT || (a->sweeps && a->sweep.axis == TDM_SWEEP_CONTEXT);
+    bool finds_context = a->objective == TDM_OBJECTIVE_CONTEXT || sweeps_over(a, TDM_SWEEP_CONTEXT);
     if (!finds_context && a->request.context == 0) {
         tdm_fail(err, TDM_USAGE, "plan: --context is missing");
         return tdm_hint(err, "for example --context 256K");

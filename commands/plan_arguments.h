@@ -13,7 +13,7 @@ struct tdm_plan_arguments {
     enum tdm_objective objective;
     double step_seconds; /* upper limit; 0: none */
     bool sweeps;
-    struct tdm_sweep sweep;
+    struct tdm_sweep sweep, lines; /* lines: a second --sweep, if it has values */
     const char *output;
     const char
         *state_option; /* the first given option that sets what --like sets too; NULL: none */

@@ -95,7 +95,7 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
     enum tdm_status status = make(program, for_trace, &forecast, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_simulator_new(forecast->program, note_op, forecast, &forecast->simulator, err);
+    status = tdm_simulator_new(forecast->program, true, &forecast->simulator, err);
     if (status != TDM_OK) {
         tdm_forecast_free(forecast);
         return status;
@@ -107,7 +107,28 @@ enum tdm_status tdm_forecast_begin(const struct tdm_program *program, bool for_t
 enum tdm_status tdm_forecast_take(struct tdm_forecast *forecast, const struct tdm_item *item,
                                   const struct tdm_waits *waits, struct tdm_error *err)
 {
-    return tdm_simulator_take(forecast->simulator, item, waits, err);
+    enum tdm_status status = tdm_simulator_take(forecast->simulator, item, waits, err);
+    if (status != TDM_OK || item->kind != TDM_RUN)
+        return status;
+    /* set_times() sets the times */
+    return note_op(forecast, item->op, 0, 0, tdm_simulator_live(forecast->simulator), err);
+}
+
+static void set_times(struct tdm_forecast *forecast)
+{
+    const struct tdm_program *program = forecast->program;
+    uint64_t positions[TDM_MAX_LANES] = {0};
+    double start, end;
+    for (uint64_t i = 0; i < forecast->count; i++) {
+        tdm_simulator_times(forecast->simulator, TDM_LANE_COMPUTE, i + 1, &start, &end);
+        forecast->ops[i].end_seconds = (float)end;
+    }
+    for (uint64_t i = 0; i < program->op_count && forecast->traced != NULL; i++) {
+        struct tdm_trace_op *op = &forecast->traced[i];
+        tdm_simulator_times(forecast->simulator, op->lane, ++positions[op->lane], &start, &end);
+        op->predicted_start_ns = llround(start * 1e9);
+        op->predicted_end_ns = llround(end * 1e9);
+    }
 }
 
 /* Keeps how many bytes are predicted to hold values. */
@@ -138,7 +159,10 @@ static enum tdm_status finish(struct tdm_forecast *forecast, double step_seconds
 enum tdm_status tdm_forecast_end(struct tdm_forecast *forecast, struct tdm_error *err)
 {
     struct tdm_simulation simulation;
-    tdm_simulator_finish(forecast->simulator, &simulation);
+    enum tdm_status status = tdm_simulator_finish(forecast->simulator, &simulation, err);
+    if (status != TDM_OK)
+        return status;
+    set_times(forecast);
     tdm_simulator_free(forecast->simulator);
     forecast->simulator = NULL;
     return finish(forecast, simulation.step_seconds, err);

@@ -78,12 +78,19 @@ static inline const struct tdm_place_row *tdm_machine_far(const struct tdm_machi
     return &machine->topology.places[machine->topology.far];
 }
 
-/* Bytes/s of a link that every machine has, when it is the only busy one; then of both links
- * together. */
+/* Bytes/s of a link to or from the host, when it is the only busy one; then beside the other one;
+ * then of both together. */
 static inline double tdm_machine_link_rate(const struct tdm_machine *machine,
                                            enum tdm_link_number link)
 {
     return machine->topology.links[link].bytes_per_second;
+}
+
+static inline double tdm_machine_rate_beside(const struct tdm_machine *machine,
+                                             enum tdm_link_number link)
+{
+    return tdm_link_rate(&machine->topology, link,
+                         1u << (link == TDM_LINK_H2D ? TDM_LINK_D2H : TDM_LINK_H2D));
 }
 
 static inline double tdm_machine_both_ways_rate(const struct tdm_machine *machine)

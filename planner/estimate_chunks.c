@@ -26,7 +26,7 @@ static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
 {
     tdm_op_cost(chunks, op);
     op->fetched_bytes = op->sent_bytes = 0;
-    return tdm_op_seconds(chunks->schedule->machine, op, 0);
+    return tdm_op_seconds(chunks->schedule->machine, op);
 }
 
 /* Seconds to make the page lists of a chunk, with its page means if pages are chosen by vote. */

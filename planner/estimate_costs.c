@@ -3,9 +3,9 @@
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
+#include "schedule/cost.h"
 #include "schedule/program.h"
 #include "schedule/scratch.h"
-#include "simulator/simulate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,9 @@ struct profile {
     const struct tdm_program *program;
     /* `input`: take all costs; otherwise those of the backward */
     enum tdm_set kept;
-    double *head; /* [classes] */
-    uint64_t resident_work;
+    double *head;           /* [classes] */
+    uint64_t work;          /* live bytes of workspace on the device */
+    uint64_t resident_work; /* of these, during the whole step */
 };
 
 /* The cost to which an op of the small step adds its time. */
@@ -41,17 +42,13 @@ static enum account account_of(enum tdm_op_kind kind)
     }
 }
 
-static enum tdm_status note_op(void *self, const struct tdm_op *op, double start, double end,
-                               const uint64_t live[TDM_MAX_PLACES][TDM_CATEGORIES],
-                               struct tdm_error *err)
+static enum tdm_status note_op(struct profile *profile, const struct tdm_op *op)
 {
-    struct profile *profile = self;
     struct tdm_estimator *e = profile->estimator;
-    double seconds = end - start;
-    uint64_t work = live[TDM_DEVICE][TDM_WORKSPACE] - profile->resident_work;
-    enum account account = account_of(op->kind);
+    const double seconds = tdm_op_seconds(e->base->machine, op);
+    const uint64_t work = profile->work - profile->resident_work;
+    const enum account account = account_of(op->kind);
 
-    (void)err;
     if (account == ACCOUNT_BESIDE)
         return TDM_OK;
     if (profile->kept != TDM_SET_INPUT &&
@@ -104,6 +101,18 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     return TDM_OK;
 }
 
+static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct profile *profile = self;
+    (void)err;
+    if (item->kind == TDM_RUN)
+        return note_op(profile, item->op);
+    const struct tdm_buffer *buffer = &profile->program->buffers[item->buffer];
+    if (buffer->place == TDM_DEVICE && buffer->category == TDM_WORKSPACE)
+        profile->work += item->kind == TDM_FREE ? -buffer->bytes : buffer->bytes;
+    return TDM_OK;
+}
+
 /* Buffers that are live during the whole step. The real step has tokens and losses of all
  * chunks. */
 static void note_residents(struct profile *profile)
@@ -143,7 +152,7 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
                                                                              : TDM_KV_RECOMPUTE};
 }
 
-/* Lowers and simulates the small step. `kept` decides which costs are taken from it. */
+/* Lowers the small step and notes its ops. `kept` decides which costs are taken from it. */
 static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
                                       struct tdm_group *groups, enum tdm_set kept,
                                       struct tdm_error *err)
@@ -151,7 +160,6 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     struct tdm_estimator *e = profile->estimator;
     struct tdm_schedule small;
     struct tdm_program *program = NULL;
-    struct tdm_simulation simulation;
     small_schedule(e->base, sequences, e->classes, kept, groups, &small);
     enum tdm_status status = tdm_program_lower(&small, &program, err);
     if (status != TDM_OK)
@@ -160,7 +168,8 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     profile->kept = kept;
     if (kept == TDM_SET_INPUT)
         note_residents(profile);
-    status = tdm_simulate(program, note_op, profile, &simulation, err);
+    profile->work = 0;
+    status = tdm_program_emit(program, take_item, profile, err);
     tdm_program_free(program);
     return status;
 }

@@ -93,7 +93,9 @@ struct lane_clocks {
     uint32_t n, layers, depth;
     bool by_layer, trains;
     double enough; /* a step of so many seconds need not be run to its end */
-    double copy_seconds, to_device[2], to_host[2]; /* seconds per byte: alone, and both ways */
+    double copy_seconds, to_device, to_host; /* the latter two a byte, alone */
+    /* how much longer copies to the device and to the host take beside each other */
+    double device_slower, host_slower;
     double compute, h2d, d2h, host;
     struct lane_ring fetched_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
 
@@ -119,16 +121,32 @@ struct lane_clocks {
 
 /* ---- copies ---- */
 
+/* The end of a copy that takes `seconds` alone. While the other direction is busy, up to its clock,
+ * both are slower, so its clock moves too. */
+static inline double share_link(double start, double seconds, double slower, double *other,
+                                double other_slower)
+{
+    const double rest = *other - start, together = seconds * slower;
+    if (rest <= 0)
+        return start + seconds;
+    if (together <= rest * other_slower) {
+        *other += together * (1 - 1 / other_slower);
+        return start + together;
+    }
+    *other = start + rest * other_slower;
+    return *other + seconds - rest * other_slower / slower;
+}
+
 static inline double copy_to_device(struct lane_clocks *c, double ready, double bytes)
 {
-    double start = later(c->h2d, ready);
-    return c->h2d = start + c->copy_seconds + bytes * c->to_device[c->d2h > start];
+    return c->h2d = share_link(later(c->h2d, ready), c->copy_seconds + bytes * c->to_device,
+                               c->device_slower, &c->d2h, c->host_slower);
 }
 
 static inline double copy_to_host(struct lane_clocks *c, double ready, double bytes)
 {
-    double start = later(c->d2h, ready);
-    return c->d2h = start + c->copy_seconds + bytes * c->to_host[c->h2d > start];
+    return c->d2h = share_link(later(c->d2h, ready), c->copy_seconds + bytes * c->to_host,
+                               c->host_slower, &c->h2d, c->device_slower);
 }
 
 /* Bytes of a chunk whose slot has `bytes`. */

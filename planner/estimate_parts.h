@@ -197,10 +197,6 @@ void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            struct tdm_estimate *estimate);
 
-/* The most bytes/s of both directions of the link together. Of two copies that overlap, only the
- * one that began later is slowed down by the other. */
-double tdm_estimator_most_both_ways(const struct tdm_estimator *e);
-
 static inline double later(double a, double b)
 {
     return a > b ? a : b;

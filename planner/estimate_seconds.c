@@ -373,15 +373,6 @@ static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedu
     *in_backward = later(*in_backward - ring, 0);
 }
 
-double tdm_estimator_most_both_ways(const struct tdm_estimator *e)
-{
-    const struct tdm_machine *machine = e->base->machine;
-    const double h2d = tdm_machine_link_rate(machine, TDM_LINK_H2D),
-                 d2h = tdm_machine_link_rate(machine, TDM_LINK_D2H),
-                 slowed = tdm_machine_both_ways_rate(machine) / 2;
-    return fmax(h2d + fmin(d2h, slowed), d2h + fmin(h2d, slowed));
-}
-
 /* Makes a phase no shorter than its copies in one direction, or in both at their combined rate,
  * less `spare` seconds of copies that run before or after the phase. */
 static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, double spare)
@@ -389,7 +380,7 @@ static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, 
     const struct tdm_machine *machine = e->base->machine;
     double both = (phase->fetch * tdm_machine_link_rate(machine, TDM_LINK_H2D) +
                    phase->send * tdm_machine_link_rate(machine, TDM_LINK_D2H)) /
-                  tdm_estimator_most_both_ways(e);
+                  tdm_machine_both_ways_rate(machine);
     phase->seconds = later(phase->seconds, later(phase->fetch, later(phase->send, both)) - spare);
 }
 

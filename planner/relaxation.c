@@ -118,9 +118,11 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     prices->fetch[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_FETCH_BACKWARD]], 0);
     prices->send[TDM_IN_FORWARD] = fmax(found[r->row[ROW_SEND_FORWARD]], 0);
     prices->send[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_SEND_BACKWARD]], 0);
-    prices->both[TDM_IN_FORWARD] = fmax(found[r->row[ROW_BOTH]], 0);
-    prices->both[TDM_IN_BACKWARD] =
-        prices->both[TDM_IN_FORWARD] + fmax(found[r->row[ROW_BOTH_BACKWARD]], 0);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        prices->both[TDM_IN_FORWARD][bound] = fmax(found[r->row[ROW_BOTH + bound]], 0);
+        prices->both[TDM_IN_BACKWARD][bound] =
+            prices->both[TDM_IN_FORWARD][bound] + fmax(found[r->row[ROW_BOTH_BACKWARD + bound]], 0);
+    }
     prices->again = fmax(found[r->row[ROW_AGAIN]], 0);
     tdm_pricing_prepare(&r->pricing);
 }

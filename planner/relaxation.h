@@ -26,8 +26,9 @@
  *   fetch_*        each phase >= its copies to the device, less what rings let run ahead into the
  *                  phase before
  *   send_*         each phase >= its copies to the host, less the same
- *   both_ways      both phases >= all copies at the most that both directions carry together
- *   both_ways_backward   the same of the backward alone
+ *   both_ways_*    both phases >= all copies at rates that both directions have beside each other:
+ *                  _fetch where more goes to the device, _send where more goes to the host
+ *   both_ways_backward_*   the same of the backward alone
  *   stall          what the head's update waits for: its state, less what is there before
  *   taken          slots x backward >= the times that units take slots of moments
  *   slots_*, unused_*, less_*   what runs ahead has slots, which cost memory if layers pass them

@@ -224,8 +224,9 @@ struct ahead {
     bool at_forward, at_head;
     int slots; /* row of the slots that it needs, or -1 */
     /* seconds per byte less in `fetch_backward` and in `both_ways_backward` */
-    double fetch, both;
-    bool of_head; /* counts in `stall` */
+    double fetch;
+    const double *both; /* or NULL */
+    bool of_head;       /* counts in `stall` */
 };
 
 static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *ahead,
@@ -239,7 +240,8 @@ static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *a
     if (ahead->slots >= 0)
         tdm_column_put(&column, r->row[ahead->slots], -1);
     tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD], TDM_MIB * ahead->fetch);
-    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB * ahead->both);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH && ahead->both != NULL; bound++)
+        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], TDM_MIB * ahead->both[bound]);
     if (ahead->of_head)
         tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, 1));
     return tdm_column_add(&column, ahead->name, 0, ahead->most, 0, &number, err);
@@ -255,7 +257,8 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
     const double slot = slot_mib(e), slots = more_slots(e) * slot;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
     const double fetch = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
-    const double both = r->pricing.both_fetch, by_chunk = by_layer ? 0 : both;
+    const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch};
+    const double *both = r->pricing.both_fetch, *by_chunk = by_layer ? NULL : both;
     const struct ahead ahead[] = {
         {"ahead_head", head, true, false, -1, fetch, by_chunk, false},
         {"ahead_bodies", bodies, true, false, -1, fetch, by_chunk, false},
@@ -263,7 +266,7 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
         {"ahead_slots", slots, true, false, ROW_SLOTS_FORWARD, fetch, by_chunk, false},
         /* in layer-major order alone; while the first slice is fetched nothing is sent */
         {"there_bodies", bodies, false, true, -1, 0, both, false},
-        {"there_slice", slice, false, true, -1, 0, fetch, true},
+        {"there_slice", slice, false, true, -1, 0, alone, true},
         {"there_slot", slot - slice, false, true, -1, 0, both, true},
         {"there_slots", slots, false, true, ROW_SLOTS_HEAD, 0, both, true},
     };
@@ -286,8 +289,11 @@ static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_er
         tdm_column_put(&column, r->place[TDM_DEVICE][i], 1);
     tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD],
                    TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
-    tdm_column_put(&column, r->row[ROW_BOTH], TDM_MIB * r->pricing.both_fetch);
-    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD], TDM_MIB * r->pricing.both_fetch);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        const double seconds = TDM_MIB * r->pricing.both_fetch[bound];
+        tdm_column_put(&column, r->row[ROW_BOTH + bound], seconds);
+        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], seconds);
+    }
     return tdm_column_add(&column, "ahead_weights", 0,
                           (tdm_relaxation_most_slots(e->base->rings.weights) - 1) * slot, 0,
                           &number, err);

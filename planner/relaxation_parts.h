@@ -17,11 +17,16 @@ enum { TDM_AT_FORWARD, TDM_AT_HEAD, TDM_AT_UPDATE, TDM_MORE_ROWS };
 
 enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
 
+/* Bounds of what the link carries in both directions: the first binds where more goes to the
+ * device, the second where more goes to the host. */
+#define TDM_BOUNDS_BOTH 2
+
 /* Amounts for all rows in which arcs take part: MiB and seconds of use, or the prices of these. */
 struct tdm_amounts {
     double *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS] */
     double compute;                /* backward */
-    double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES], both[TDM_IN_PHASES];
+    double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES];
+    double both[TDM_IN_PHASES][TDM_BOUNDS_BOTH];
     double again; /* layers that run again */
 };
 
@@ -49,9 +54,10 @@ struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
     enum tdm_place far; /* of the machine */
-    /* seconds of the link per byte to the device and to the host, if it carries the most in both
-     * directions */
-    double both_fetch, both_send;
+    /* seconds of the link per byte to the device and to the host, by both bounds */
+    double both_fetch[TDM_BOUNDS_BOTH], both_send[TDM_BOUNDS_BOTH];
+    /* prices of a byte by these, of both bounds together */
+    double price_fetch[TDM_IN_PHASES], price_send[TDM_IN_PHASES];
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
     double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer
@@ -109,8 +115,10 @@ enum {
     ROW_SEND_FORWARD,
     ROW_SEND_BACKWARD,
     ROW_SEND_UPDATED,
-    ROW_BOTH,
+    ROW_BOTH, /* two each: TDM_BOUNDS_BOTH */
+    ROW_BOTH_LAST = ROW_BOTH + TDM_BOUNDS_BOTH - 1,
     ROW_BOTH_BACKWARD,
+    ROW_BOTH_BACKWARD_LAST = ROW_BOTH_BACKWARD + TDM_BOUNDS_BOTH - 1,
     ROW_AGAIN,
     ROW_SLOTS_FORWARD,
     ROW_SLOTS_HEAD,

@@ -109,19 +109,20 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
     return fixed;
 }
 
-/* Of two copies that run at the same time at most one has its full rate. So the link carries rates
- * between those of (full, slowed), (slowed, full) and of one direction alone. The line through the
- * first two bounds them. */
+/* While both directions are busy each has its rate beside the other. So the link carries rates
+ * between these two and those of one direction alone. The lines from these two to one and to the
+ * other bound them. */
 static void share_link(struct tdm_pricing *pricing)
 {
     const struct tdm_machine *machine = pricing->e->base->machine;
     const double h2d = tdm_machine_link_rate(machine, TDM_LINK_H2D),
                  d2h = tdm_machine_link_rate(machine, TDM_LINK_D2H),
-                 slowed = tdm_machine_both_ways_rate(machine) / 2;
-    const double fetched = h2d - fmin(h2d, slowed), sent = d2h - fmin(d2h, slowed);
-    const double all = h2d * sent + fmin(d2h, slowed) * fetched;
-    pricing->both_fetch = all > 0 ? sent / all : 1 / (h2d + d2h);
-    pricing->both_send = all > 0 ? fetched / all : 1 / (h2d + d2h);
+                 h2d_beside = tdm_machine_rate_beside(machine, TDM_LINK_H2D),
+                 d2h_beside = tdm_machine_rate_beside(machine, TDM_LINK_D2H);
+    pricing->both_fetch[0] = 1 / h2d;
+    pricing->both_send[0] = (1 - h2d_beside / h2d) / d2h_beside;
+    pricing->both_fetch[1] = (1 - d2h_beside / d2h) / h2d_beside;
+    pricing->both_send[1] = 1 / d2h;
 }
 
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
@@ -205,17 +206,24 @@ static double copy_seconds(const struct tdm_pricing *p, enum tdm_link_number way
 static double price_fetch(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.fetch[phase] * copy_seconds(p, TDM_LINK_H2D, bytes) +
-           p->prices.both[phase] * bytes * p->both_fetch;
+           bytes * p->price_fetch[phase];
 }
 
 static double price_send(const struct tdm_pricing *p, int phase, double bytes)
 {
     return p->prices.send[phase] * copy_seconds(p, TDM_LINK_D2H, bytes) +
-           p->prices.both[phase] * bytes * p->both_send;
+           bytes * p->price_send[phase];
 }
 
 void tdm_pricing_prepare(struct tdm_pricing *pricing)
 {
+    for (int phase = 0; phase < TDM_IN_PHASES; phase++) {
+        const double *both = pricing->prices.both[phase];
+        pricing->price_fetch[phase] =
+            both[0] * pricing->both_fetch[0] + both[1] * pricing->both_fetch[1];
+        pricing->price_send[phase] =
+            both[0] * pricing->both_send[0] + both[1] * pricing->both_send[1];
+    }
     for (int s = 0; s < TDM_STORES; s++) {
         const double bytes = (double)pricing->e->store[s];
         pricing->copies[s] =
@@ -233,18 +241,26 @@ void tdm_pricing_prepare(struct tdm_pricing *pricing)
     }
 }
 
+/* Notes bytes that go to the device or to the host: `seconds` are of a byte, by both bounds. */
+static void add_both(struct tdm_amounts *use, int phase, double bytes,
+                     const double seconds[TDM_BOUNDS_BOTH])
+{
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
+        use->both[phase][bound] += bytes * seconds[bound];
+}
+
 static void add_fetch(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
                       double bytes)
 {
     use->fetch[phase] += count * copy_seconds(p, TDM_LINK_H2D, bytes);
-    use->both[phase] += count * bytes * p->both_fetch;
+    add_both(use, phase, count * bytes, p->both_fetch);
 }
 
 static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
                      double bytes)
 {
     use->send[phase] += count * copy_seconds(p, TDM_LINK_D2H, bytes);
-    use->both[phase] += count * bytes * p->both_send;
+    add_both(use, phase, count * bytes, p->both_send);
 }
 
 /* ---- a layer of an arc ---- */
@@ -564,13 +580,12 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         n * price_send(p, TDM_IN_FORWARD, bytes) +
         (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
             bytes * fetch +
-        p->prices.both[TDM_IN_FORWARD] * (seen - n) * bytes * p->both_fetch +
-        p->prices.both[TDM_IN_BACKWARD] * seen * bytes * p->both_fetch;
+        ((seen - n) * p->price_fetch[TDM_IN_FORWARD] + seen * p->price_fetch[TDM_IN_BACKWARD]) *
+            bytes;
     double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
     double sum_far = sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
                      (seen - n) * sums *
-                         (p->prices.send[TDM_IN_BACKWARD] * send +
-                          p->prices.both[TDM_IN_BACKWARD] * p->both_send);
+                         (p->prices.send[TDM_IN_BACKWARD] * send + p->price_send[TDM_IN_BACKWARD]);
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
         choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;
@@ -582,15 +597,15 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         add_send(p, use, TDM_IN_FORWARD, n, bytes);
         use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
         use->fetch[TDM_IN_BACKWARD] += seen * bytes * fetch;
-        use->both[TDM_IN_FORWARD] += (seen - n) * bytes * p->both_fetch;
-        use->both[TDM_IN_BACKWARD] += seen * bytes * p->both_fetch;
+        add_both(use, TDM_IN_FORWARD, (seen - n) * bytes, p->both_fetch);
+        add_both(use, TDM_IN_BACKWARD, seen * bytes, p->both_fetch);
     } else if (use != NULL) {
         add_life(p, use, TDM_DEVICE, m->kv_kept, mib);
     }
     if (use != NULL && sum_is_far) {
         add_life(p, use, TDM_DEVICE, m->held, sum_mib * ring);
         use->send[TDM_IN_BACKWARD] += (seen - n) * sums * send;
-        use->both[TDM_IN_BACKWARD] += (seen - n) * sums * p->both_send;
+        add_both(use, TDM_IN_BACKWARD, (seen - n) * sums, p->both_send);
     } else if (use != NULL) {
         add_life(p, use, TDM_DEVICE, m->held, sum_mib);
     }

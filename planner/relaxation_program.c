@@ -242,7 +242,7 @@ static double last_slice_seconds(const struct tdm_estimator *e, enum tdm_state s
 /* What a unit's state adds to `fetch_backward` and to `both_ways_backward` where it is at home on
  * the host. While the last slice is sent, nothing is fetched, so the link carries less. */
 struct in_backward {
-    double fetch, both;
+    double fetch, both[TDM_BOUNDS_BOTH];
 };
 
 static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enum tdm_state state,
@@ -260,12 +260,16 @@ static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enu
     /* nothing is sent before the head's first slice is there */
     const double first =
         unit == tdm_model_head_unit(e->base->model) ? tdm_relaxation_first_seconds(r, state) : 0;
-    return (struct in_backward){
-        .fetch = (comes ? tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last,
-        .both =
-            fetched * p->both_fetch + tdm_relaxation_sent_bytes(e, state, unit) * p->both_send +
-            last * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H) * p->both_send) +
-            first * (1 - tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D) * p->both_fetch)};
+    struct in_backward copies = {
+        .fetch = (comes ? tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last};
+    const struct tdm_machine *machine = e->base->machine;
+    for (int i = 0; i < TDM_BOUNDS_BOTH; i++)
+        copies.both[i] =
+            fetched * p->both_fetch[i] +
+            tdm_relaxation_sent_bytes(e, state, unit) * p->both_send[i] +
+            last * (1 - tdm_machine_link_rate(machine, TDM_LINK_D2H) * p->both_send[i]) +
+            first * (1 - tdm_machine_link_rate(machine, TDM_LINK_H2D) * p->both_fetch[i]);
+    return copies;
 }
 
 static enum tdm_status add_rows(struct tdm_relaxation *r,
@@ -298,9 +302,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
                           3 * tdm_relaxation_most_slots(base->rings.optimizer);
     const double fetched = turn / tdm_machine_link_rate(base->machine, TDM_LINK_H2D) +
                            copies * base->machine->copy_seconds;
-    const double all_both =
-        (turn + tdm_relaxation_ring_bytes(e, base->prefetch + 1)) * r->pricing.both_fetch;
-    const double both = turn * r->pricing.both_fetch;
+    const double all_turn = turn + tdm_relaxation_ring_bytes(e, base->prefetch + 1);
+    const double *both = r->pricing.both_fetch;
     /* what waits for its copy to the host: slots, the stream, rows of K and V */
     const double sent = (tdm_relaxation_ring_bytes(e, base->rings.stashed) +
                          (double)n * (double)e->x + row_bytes(e)) /
@@ -328,8 +331,11 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_SEND_FORWARD] = {"send_forward", -sent, TDM_UNBOUNDED},
         [ROW_SEND_BACKWARD] = {"send_backward", head, TDM_UNBOUNDED},
         [ROW_SEND_UPDATED] = {"send_updated", seconds_to_update(e), TDM_UNBOUNDED},
-        [ROW_BOTH] = {"both_ways", -all_both, TDM_UNBOUNDED},
-        [ROW_BOTH_BACKWARD] = {"both_ways_backward", head - both, TDM_UNBOUNDED},
+        [ROW_BOTH] = {"both_ways_fetch", -all_turn * both[0], TDM_UNBOUNDED},
+        [ROW_BOTH_LAST] = {"both_ways_send", -all_turn * both[1], TDM_UNBOUNDED},
+        [ROW_BOTH_BACKWARD] = {"both_ways_backward_fetch", head - turn * both[0], TDM_UNBOUNDED},
+        [ROW_BOTH_BACKWARD_LAST] = {"both_ways_backward_send", head - turn * both[1],
+                                    TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
         [ROW_SLOTS_FORWARD] = {"slots_forward", 0, TDM_UNBOUNDED},
         [ROW_SLOTS_HEAD] = {"slots_head", 0, TDM_UNBOUNDED},
@@ -380,7 +386,8 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     int number;
     tdm_column_put(&forward, r->row[ROW_FETCH_FORWARD], 1);
     tdm_column_put(&forward, r->row[ROW_SEND_FORWARD], 1);
-    tdm_column_put(&forward, r->row[ROW_BOTH], 1);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
+        tdm_column_put(&forward, r->row[ROW_BOTH + bound], 1);
     enum tdm_status status =
         tdm_column_add(&forward, "forward",
                        forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
@@ -390,8 +397,10 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     tdm_column_put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
     tdm_column_put(&backward, r->row[ROW_SEND_BACKWARD], 1);
     tdm_column_put(&backward, r->row[ROW_SEND_UPDATED], 1);
-    tdm_column_put(&backward, r->row[ROW_BOTH], 1);
-    tdm_column_put(&backward, r->row[ROW_BOTH_BACKWARD], 1);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        tdm_column_put(&backward, r->row[ROW_BOTH + bound], 1);
+        tdm_column_put(&backward, r->row[ROW_BOTH_BACKWARD + bound], 1);
+    }
     tdm_column_put(&backward, r->row[ROW_TAKEN], 1);
     if (status == TDM_OK)
         status = tdm_column_add(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED,
@@ -424,6 +433,15 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     return status;
 }
 
+/* Seconds of the link for a unit's state, which is fetched so many times. */
+static double both_seconds(const struct tdm_relaxation *r, int bound, double times,
+                           enum tdm_state state, uint32_t unit)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    return times * (double)tdm_estimator_unit_bytes(e, state, unit) * r->pricing.both_fetch[bound] +
+           tdm_relaxation_sent_bytes(e, state, unit) * r->pricing.both_send[bound];
+}
+
 /* Adds the copies saved by each unit at home on the device. */
 static void put_copies(struct tdm_column *column, enum tdm_state state, uint32_t unit,
                        bool in_forward)
@@ -433,16 +451,17 @@ static void put_copies(struct tdm_column *column, enum tdm_state state, uint32_t
     double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit);
     double times = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
     const struct in_backward backward = copies_in_backward(r, state, unit);
-    double both = times * (double)tdm_estimator_unit_bytes(e, state, unit) * r->pricing.both_fetch +
-                  tdm_relaxation_sent_bytes(e, state, unit) * r->pricing.both_send;
     tdm_column_put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
     tdm_column_put(column, r->row[ROW_FETCH_BACKWARD], backward.fetch);
     tdm_column_put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
     tdm_column_put(column, r->row[ROW_SEND_UPDATED],
                    is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
     tdm_column_put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
-    tdm_column_put(column, r->row[ROW_BOTH], both);
-    tdm_column_put(column, r->row[ROW_BOTH_BACKWARD], backward.both);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        tdm_column_put(column, r->row[ROW_BOTH + bound],
+                       both_seconds(r, bound, times, state, unit));
+        tdm_column_put(column, r->row[ROW_BOTH_BACKWARD + bound], backward.both[bound]);
+    }
 }
 
 bool tdm_relaxation_has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
@@ -593,10 +612,11 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             alone[ROW_SEND_BACKWARD] -= sent;
             alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
             alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
-            alone[ROW_BOTH] -= times * bytes * r->pricing.both_fetch +
-                               tdm_relaxation_sent_bytes(e, state, k < r->layers ? 0 : unit) *
-                                   r->pricing.both_send;
-            alone[ROW_BOTH_BACKWARD] -= backward.both;
+            for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+                alone[ROW_BOTH + bound] -=
+                    both_seconds(r, bound, times, state, k < r->layers ? 0 : unit);
+                alone[ROW_BOTH_BACKWARD + bound] -= backward.both[bound];
+            }
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
@@ -631,12 +651,12 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     tdm_column_put(&column, r->row[ROW_AGAIN], 1);
     tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD],
                    -tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
-    tdm_column_put(&column, r->row[ROW_BOTH],
-                   -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
-                       r->pricing.both_fetch);
-    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD],
-                   -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
-                       r->pricing.both_fetch);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        const double seconds = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
+                               r->pricing.both_fetch[bound];
+        tdm_column_put(&column, r->row[ROW_BOTH + bound], -seconds);
+        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], -seconds);
+    }
     return tdm_column_add(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
@@ -688,9 +708,12 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
     tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
     tdm_column_put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
     tdm_column_put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
-    tdm_column_put(&column, r->row[ROW_BOTH],
-                   -r->use.both[TDM_IN_FORWARD] - r->use.both[TDM_IN_BACKWARD]);
-    tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD], -r->use.both[TDM_IN_BACKWARD]);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        const double backward = r->use.both[TDM_IN_BACKWARD][bound];
+        tdm_column_put(&column, r->row[ROW_BOTH + bound],
+                       -r->use.both[TDM_IN_FORWARD][bound] - backward);
+        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], -backward);
+    }
     tdm_column_put(&column, r->row[ROW_AGAIN], -r->use.again);
     snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
     return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,

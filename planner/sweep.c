@@ -194,10 +194,13 @@ static void copy_choices(struct tdm_schedule *to, const struct tdm_schedule *fro
     to->rings = from->rings;
 }
 
-/* Takes over the schedule of a point with less memory if it is faster: it fits here too. */
+/* Takes over the schedule of a point with less memory, if there is one, if it is faster: it fits
+ * here too. */
 static void take_over(struct tdm_schedule *schedule, const struct tdm_sweep_point *below,
                       enum tdm_status *status, struct tdm_search *search)
 {
+    if (schedule == NULL || below == NULL)
+        return;
     const double step = below->search.simulation.step_seconds;
     if (below->schedule == NULL || (*status != TDM_OK && *status != TDM_INFEASIBLE) ||
         (*status == TDM_OK && search->simulation.step_seconds <= step))
@@ -209,16 +212,16 @@ static void take_over(struct tdm_schedule *schedule, const struct tdm_sweep_poin
     *status = TDM_OK;
 }
 
-/* `below`: the last point, if it has less memory, or NULL. */
+/* `below`: points with less memory, or NULL. */
 static enum tdm_status plan_point(const struct tdm_request *request,
-                                  const struct tdm_sweep_point *below,
+                                  const struct tdm_sweep_point *const below[2],
                                   struct tdm_sweep_point *point, struct tdm_error *err)
 {
     struct tdm_objective_found found;
     enum tdm_status status = tdm_objective_time(request, TDM_EFFORT_FULL, &found, err);
     point->search = found.search;
-    if (below != NULL && found.schedule != NULL)
-        take_over(found.schedule, below, &status, &point->search);
+    for (int i = 0; i < 2; i++)
+        take_over(found.schedule, below[i], &status, &point->search);
     if (status == TDM_INFEASIBLE && request->ranks > 1) {
         point->binding = TDM_BINDING_BOTH; /* the least of several ranks is not known */
         status = TDM_OK;
@@ -273,7 +276,10 @@ enum tdm_status tdm_sweep_run(const struct tdm_request *asked, const struct tdm_
         point->value = sweep.values[result->count];
         tdm_sweep_set(&request, sweep.axis, point->value);
         const bool has_below = result->count > 0 && sweep.axis != TDM_SWEEP_CONTEXT;
-        status = plan_point(&request, has_below ? point - 1 : NULL, point, err);
+        const bool has_less = options->less != NULL && result->count < options->less->count;
+        const struct tdm_sweep_point *const below[2] = {
+            has_below ? point - 1 : NULL, has_less ? &options->less->points[result->count] : NULL};
+        status = plan_point(&request, below, point, err);
         if (status != TDM_OK)
             break;
         result->count++;

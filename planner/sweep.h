@@ -35,16 +35,20 @@ struct tdm_sweep_point {
     uint64_t needed_device_bytes, needed_far_bytes;
 };
 
-struct tdm_sweep_options {
-    const volatile sig_atomic_t *stop; /* the sweep ends after the current point; NULL: never */
-    void *self;
-    void (*planned)(void *self, size_t done, size_t count, const struct tdm_sweep_point *point);
-};
-
+/* The plans of a sweep. */
 struct tdm_sweep_result {
     enum tdm_sweep_axis axis;
     size_t count; /* number of points; fewer than requested if it was stopped */
     struct tdm_sweep_point *points;
+};
+
+struct tdm_sweep_options {
+    const volatile sig_atomic_t *stop; /* the sweep ends after the current point; NULL: never */
+    /* the same sweep with less of another memory, whose plans are taken over where they are faster;
+     * or NULL */
+    const struct tdm_sweep_result *less;
+    void *self;
+    void (*planned)(void *self, size_t done, size_t count, const struct tdm_sweep_point *point);
 };
 
 /* Plans every point. Values above the machine's memory become that memory, which is planned once.

@@ -2,6 +2,7 @@
 libtidemark_a_SOURCES += \
 	plots/compare_plot.c plots/compare_plot.h \
 	plots/events_plot.c plots/events_plot.h \
+	plots/frontier_plot.c plots/frontier_plot.h \
 	plots/gnuplot.c plots/gnuplot.h \
 	plots/loss_plot.c plots/loss_plot.h \
 	plots/picture.c plots/picture.h \
@@ -16,6 +17,7 @@ nobase_dist_pkgdata_DATA += \
 	plots/colours.gp \
 	plots/compare.gp \
 	plots/events.gp \
+	plots/frontier.gp \
 	plots/loss.gp \
 	plots/page.gp \
 	plots/serving.gp \

@@ -18,7 +18,7 @@
 #   band_I_ROW name_rows row_height     the rows; the most of them over a band, and pixels of one
 #   listed nest_N                       nests that have a number, and their names
 #
-# Data: dots has x, seconds, MFU in percent, and GiB of peak and limit of device and of host.
+# Data: dots has x, seconds, MFU in percent, GiB of peak and limit of device and of host, and the bound of the seconds.
 
 # More nests have numbers above their bands, and no names.
 named = words(listed) > 24 ? 24 : words(listed)
@@ -134,8 +134,13 @@ do for [p = 1:3] {
         }
         set label "step (seconds)" center rotate by 90 at screen X(30), (bottom + top) / 2 \
             font font(13) textcolor rgb colour_text
+        set key at graph 0.995, graph 0.04 right bottom horizontal font tics_font textcolor rgb colour_text \
+            samplen 2
         plot dots using 1:2 with linespoints linewidth 2 * scale pointtype 7 pointsize dot_size * 1.1 * scale \
-            linecolor rgb colour_first notitle
+                linecolor rgb colour_first title "plan", \
+            dots using 1:8 with lines linewidth 1.5 * scale dashtype 2 linecolor rgb colour_second \
+                title "no schedule is faster"
+        unset key
     }
     if (p == 2) {
         unset logscale y

@@ -83,7 +83,10 @@ static enum tdm_status write_dots(const struct drawing *drawing, const char *fol
         for (int place = 0; place < TDM_PLACES; place++)
             fprintf(file, " %.6g %.6g", (double)dot->peak_bytes[place] / GIB,
                     (double)dot->limit_bytes[place] / GIB);
-        fprintf(file, "\n");
+        if (dot->bound_seconds > 0)
+            fprintf(file, " %.9g\n", dot->bound_seconds);
+        else
+            fprintf(file, " NaN\n");
     }
     return tdm_picture_finish(folder, "dots", file, err);
 }
@@ -205,16 +208,13 @@ static void write_bands(const struct drawing *drawing, FILE *file)
     }
 }
 
-/* Writes ticks at powers of two of tokens, few enough to be read. */
-static void write_ticks(const struct drawing *drawing, FILE *file)
+void tdm_sweep_plot_ticks(FILE *file, bool tokens, double low, double high)
 {
-    const struct tdm_sweep_plot *plot = drawing->plot;
     char text[TDM_FORMAT_SIZE];
-    double low = edge(plot, false), high = edge(plot, true);
     int every = 1 + (int)(log2(high / low) / 14);
     bool any = false;
     fprintf(file, "ticks = '");
-    for (int power = (int)ceil(log2(low)); plot->tokens && exp2(power) <= high; power += every) {
+    for (int power = (int)ceil(log2(low)); tokens && exp2(power) <= high; power += every) {
         fprintf(file, "%s\"%s\" %.9g", any ? ", " : "",
                 tdm_format_tokens((uint64_t)exp2(power), text), exp2(power));
         any = true;
@@ -255,7 +255,7 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
             edge(plot, true));
     fprintf(file, "seconds_high = %.9g\nseconds_low = %.9g\ngib_high = %.9g\nhas_host = %d\n",
             seconds, least, gib / GIB, away > 0);
-    write_ticks(drawing, file);
+    tdm_sweep_plot_ticks(file, plot->tokens, edge(plot, false), edge(plot, true));
     write_bands(drawing, file);
     return tdm_picture_finish(folder, "settings.gp", file, err);
 }

@@ -12,7 +12,7 @@
 struct tdm_sweep_dot {
     double x; /* tokens or GiB */
     bool fits;
-    double step_seconds, mfu;
+    double step_seconds, bound_seconds, mfu; /* bound 0: not known */
     uint64_t peak_bytes[TDM_MAX_PLACES], limit_bytes[TDM_MAX_PLACES];
     char nest[128];
 };
@@ -24,6 +24,9 @@ struct tdm_sweep_plot {
     size_t count;
     struct tdm_sweep_dot *dots; /* by rising x */
 };
+
+/* Writes ticks at powers of two of tokens, few enough to be read; without `tokens`, none. */
+void tdm_sweep_plot_ticks(FILE *file, bool tokens, double low, double high);
 
 /* Checks and draws, as tdm_picture_draw(). At least one dot fits. */
 enum tdm_status tdm_sweep_plot_draw(const struct tdm_sweep_plot *plot,

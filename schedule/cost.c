@@ -298,13 +298,21 @@ static double gather_seconds(const struct tdm_topology *topology, const struct t
     return seconds;
 }
 
-/* A rank sends and receives at once. */
-static double team_seconds(const struct tdm_machine *machine, const struct tdm_op *op,
-                           uint32_t busy)
+uint64_t tdm_op_link_bytes(const struct tdm_op *op)
 {
-    uint64_t bytes = op->fetched_bytes > op->sent_bytes ? op->fetched_bytes : op->sent_bytes;
-    return machine->launch_seconds +
-           (double)bytes / tdm_link_rate(&machine->topology, op->link, busy & ~(1u << op->link));
+    if (op->link == TDM_NO_LINK)
+        return 0;
+    if (op->kind == TDM_OP_COPY)
+        return op->access[TDM_COPY_FROM].bytes;
+    if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) == 0)
+        return 0;
+    /* a rank sends and receives at once */
+    return op->fetched_bytes > op->sent_bytes ? op->fetched_bytes : op->sent_bytes;
+}
+
+static double link_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    return (double)tdm_op_link_bytes(op) / tdm_link_rate(&machine->topology, op->link, 0);
 }
 
 /* The share of the rate of dense attention that an attention of a special kind reaches; TDM_RATES:
@@ -321,13 +329,12 @@ static enum tdm_rate attention_share(const struct tdm_op *op)
     return TDM_RATES;
 }
 
-double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy)
+double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
 {
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
-        return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes /
-                                           tdm_link_rate(&machine->topology, op->link, busy);
+        return machine->copy_seconds + link_seconds(machine, op);
     if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
-        return team_seconds(machine, op, busy);
+        return machine->launch_seconds + link_seconds(machine, op);
     enum tdm_rate kind = tdm_op_refined_rate(op);
     if (machine->table[kind].of != kind) /* the machine does not describe it */
         kind = tdm_op_rate(op);

@@ -30,8 +30,12 @@ enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op);
 double tdm_op_work(const struct tdm_op *op);
 double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate);
 
-/* Predicted seconds of one op on a machine, alone on its lane. More work never takes less time.
- * `busy`: bits of the machine's links, by number, that other ops use at the same time. */
-double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, uint32_t busy);
+/* Bytes that a copy or a team op moves over its link, whose rate depends on what else is under way
+ * (tdm_link_rate()); 0 for others. */
+uint64_t tdm_op_link_bytes(const struct tdm_op *op);
+
+/* Predicted seconds of one op on a machine, while no other link is busy. More work never takes less
+ * time. */
+double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op);
 
 #endif

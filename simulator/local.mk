@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	simulator/lanes.c simulator/lanes.h \
 	simulator/rate_fit.c simulator/rate_fit.h \
 	simulator/simulate.c simulator/simulate.h \
 	simulator/team.c simulator/team.h

@@ -3,7 +3,7 @@
  * Simulator: predicts event times on the lanes, live bytes by place and category, peak, stalls.
  *
  * It uses the rates of the program's machine. An op starts when its lane is free and all ops that
- * it waits for have ended.
+ * it waits for have ended. Copies that are under way at the same time share their links (lanes.h).
  */
 #ifndef TDM_SIMULATOR_SIMULATE_H
 #define TDM_SIMULATOR_SIMULATE_H
@@ -74,23 +74,26 @@ struct tdm_simulation {
     tdm_kinds kinds; /* of the ops */
 };
 
-/* A simulator takes the items of its program in order. The program must outlive it; `see` may be
- * NULL. */
+/* A simulator takes the items of its program in order. The program must outlive it. With
+ * keep_starts, tdm_simulator_times() may be called. */
 struct tdm_simulator;
-enum tdm_status tdm_simulator_new(const struct tdm_program *program, tdm_simulated see, void *self,
+enum tdm_status tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
                                   struct tdm_simulator **simulator, struct tdm_error *err);
-/* `waits`: what the item waits for, if it is an op (tdm_order_push()). Returns errors of `see`. */
+/* `waits`: what the item waits for, if it is an op (tdm_order_push()). */
 enum tdm_status tdm_simulator_take(struct tdm_simulator *simulator, const struct tdm_item *item,
                                    const struct tdm_waits *waits, struct tdm_error *err);
-/* Several ranks: the clock on which the program's rank meets the others, as their `member`. */
-struct tdm_team_clock;
-void tdm_simulator_join(struct tdm_simulator *simulator, struct tdm_team_clock *clock,
-                        uint32_t member);
+/* Live bytes after the last item: while it runs, if it was an op. Valid until the next item. */
+const uint64_t (*tdm_simulator_live(const struct tdm_simulator *simulator))[TDM_CATEGORIES];
 /* Call after the last item. */
-void tdm_simulator_finish(const struct tdm_simulator *simulator, struct tdm_simulation *simulation);
+enum tdm_status tdm_simulator_finish(struct tdm_simulator *simulator,
+                                     struct tdm_simulation *simulation, struct tdm_error *err);
+/* After that: the times of the op at a position on its lane, counted from 1. */
+void tdm_simulator_times(const struct tdm_simulator *simulator, enum tdm_lane lane,
+                         uint64_t position, double *start_seconds, double *end_seconds);
 void tdm_simulator_free(struct tdm_simulator *simulator);
 
-/* Simulates the whole step, of all its ranks (team.h); `see` may be NULL. */
+/* Simulates the whole step, of all its ranks (team.h); `see` may be NULL, else the program is
+ * emitted twice. */
 enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
                              struct tdm_simulation *simulation, struct tdm_error *err);
 

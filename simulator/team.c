@@ -46,26 +46,13 @@ enum tdm_status tdm_team_clock_meet(struct tdm_team_clock *clock, uint32_t membe
     return status;
 }
 
-static enum tdm_status take_item(void *self, const struct tdm_item *item,
-                                 const struct tdm_waits *waits, struct tdm_error *err)
-{
-    return tdm_simulator_take(self, item, waits, err);
-}
-
 static void *run_member(void *self)
 {
     struct member *m = self;
-    struct tdm_simulator *simulator = NULL;
-    m->status = tdm_simulator_new(&m->program, m->see, m->self, &simulator, &m->err);
-    if (m->status == TDM_OK) {
-        tdm_simulator_join(simulator, m->clock, m->number);
-        m->status = tdm_order_emit(&m->program, take_item, simulator, &m->err);
-    }
-    if (m->status == TDM_OK)
-        tdm_simulator_finish(simulator, &m->simulation);
-    else
+    m->status = tdm_simulate_rank(&m->program, m->clock, m->number, m->see, m->self, &m->simulation,
+                                  &m->err);
+    if (m->status != TDM_OK)
         tdm_meeting_fail(m->clock->meeting, m->number);
-    tdm_simulator_free(simulator);
     return NULL;
 }
 

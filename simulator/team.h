@@ -19,6 +19,11 @@ struct tdm_team_clock;
 enum tdm_status tdm_team_clock_meet(struct tdm_team_clock *clock, uint32_t member, double *seconds,
                                     uint32_t *last, struct tdm_error *err);
 
+/* Simulates the program's own rank, as a member of the team; `clock` NULL: without others. */
+enum tdm_status tdm_simulate_rank(const struct tdm_program *program, struct tdm_team_clock *clock,
+                                  uint32_t member, tdm_simulated see, void *self,
+                                  struct tdm_simulation *simulation, struct tdm_error *err);
+
 /* tdm_simulate() of a program with several ranks. *simulation is of rank 0, except its step's
  * seconds and `team`, which are of all. `see` sees the first `seen` ranks, each with its own
  * selves[rank], and on its own thread. `seen` is 0, 1 or all; with all, all are simulated, however

@@ -34,18 +34,15 @@ enum tdm_status __wrap_tdm_lower(const struct tdm_program *program, tdm_sink sin
     return __real_tdm_lower(program, sink, self, err);
 }
 
-enum tdm_status __real_tdm_simulator_new(const struct tdm_program *program, tdm_simulated see,
-                                         void *self, struct tdm_simulator **simulator,
-                                         struct tdm_error *err);
-enum tdm_status __wrap_tdm_simulator_new(const struct tdm_program *program, tdm_simulated see,
-                                         void *self, struct tdm_simulator **simulator,
-                                         struct tdm_error *err);
-enum tdm_status __wrap_tdm_simulator_new(const struct tdm_program *program, tdm_simulated see,
-                                         void *self, struct tdm_simulator **simulator,
-                                         struct tdm_error *err)
+enum tdm_status __real_tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
+                                         struct tdm_simulator **simulator, struct tdm_error *err);
+enum tdm_status __wrap_tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
+                                         struct tdm_simulator **simulator, struct tdm_error *err);
+enum tdm_status __wrap_tdm_simulator_new(const struct tdm_program *program, bool keep_starts,
+                                         struct tdm_simulator **simulator, struct tdm_error *err)
 {
     so_far.simulations++;
-    return __real_tdm_simulator_new(program, see, self, simulator, err);
+    return __real_tdm_simulator_new(program, keep_starts, simulator, err);
 }
 
 static void planned(void *self, const char *path, const struct tdm_program *program,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of pictures of sweeps: few and many points, with and without points that fit, and the
  * places of the names of nests. */
-#include "plots/sweep_plot.h"
+#include "plots/frontier_plot.h"
 
 #include "tests/support/pictures.h"
 
@@ -92,11 +92,43 @@ static void test_sweep_names(void **state)
     tdm_expect_words(tdm_sweep_plot_draw(&plot, &picture, &err), &err, path, words);
 }
 
+/* Lines with and without a bound, of one and of several points, some of which do not fit. */
+static void test_draw_lines(void **state)
+{
+    (void)state;
+    if (!tdm_has_gnuplot())
+        skip();
+    static const char *const words[] = {"step (seconds)", ">first<", ">second<",
+                                        ">no schedule is faster<", NULL};
+    struct tdm_error err = {0};
+    struct tdm_sweep_dot dots[2][9] = {0};
+    char path[TDM_PICTURE_PATH];
+    for (size_t count = 1; count <= 9; count += 4)
+        for (int tokens = 0; tokens < 2; tokens++) {
+            struct tdm_frontier_plot plot = {
+                .title = "a title",
+                .x_title = "x",
+                .tokens = tokens == 1,
+                .count = 2,
+                .lines = {{"first", count, dots[0]}, {"second", count, dots[1]}}};
+            const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 1000};
+            for (size_t n = 0; n < count; n++)
+                for (int line = 0; line < 2; line++)
+                    dots[line][n] =
+                        (struct tdm_sweep_dot){.x = tokens ? 1000.0 * (double)(n + 1) : (double)n,
+                                               .fits = line == 0 || n % 3 != 1,
+                                               .step_seconds = 3.0 / (double)(n + 1),
+                                               .bound_seconds = line == 0 ? 1.0 : 0.0};
+            tdm_expect_words(tdm_frontier_plot_draw(&plot, &picture, &err), &err, path, words);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_draw_sweep),
         cmocka_unit_test(test_sweep_names),
+        cmocka_unit_test(test_draw_lines),
     };
     return cmocka_run_group_tests_name("sweep_plot", tests, NULL, NULL);
 }

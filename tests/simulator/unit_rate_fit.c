@@ -72,7 +72,7 @@ static enum tdm_status measure(void *self, const struct tdm_item *item, struct t
     struct measuring *m = self;
     if (item->kind != TDM_RUN)
         return TDM_OK;
-    double seconds = tdm_op_seconds(m->machine, item->op, 0);
+    double seconds = tdm_op_seconds(m->machine, item->op);
     if (m->ops++ % 17 == 4)
         seconds *= 3;
     return tdm_rate_fit_add(m->fit, item->op, seconds + m->overhead, err);
@@ -220,7 +220,7 @@ static enum tdm_status note_seconds(void *self, const struct tdm_item *item, str
     struct seconds *seconds = self;
     (void)err;
     if (item->kind == TDM_RUN && item->op->part < TDM_PARTS && item->op->chunk == 0)
-        seconds->of[item->op->kind][item->op->part] = tdm_op_seconds(seconds->machine, item->op, 0);
+        seconds->of[item->op->kind][item->op->part] = tdm_op_seconds(seconds->machine, item->op);
     return TDM_OK;
 }
 
@@ -285,8 +285,8 @@ static enum tdm_status compare_lists(void *self, const struct tdm_item *item, st
     if (!attention)
         return TDM_OK;
     const double share = !item->op->by_lists ? 1 : item->op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
-    const double with = tdm_op_seconds(ops->with, item->op, 0);
-    const double without = tdm_op_seconds(ops->without, item->op, 0);
+    const double with = tdm_op_seconds(ops->with, item->op);
+    const double without = tdm_op_seconds(ops->without, item->op);
     assert_true(fabs(share * with / without - 1) < 1e-9);
     ops->of_lists += item->op->by_lists;
     ops->others += !item->op->by_lists;
@@ -303,9 +303,8 @@ static enum tdm_status compare_visits(void *self, const struct tdm_item *item,
         return TDM_OK;
     const struct tdm_op *op = item->op;
     const double share = !op->visits ? 1 : op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
-    assert_true(
-        fabs(share * tdm_op_seconds(ops->with, op, 0) / tdm_op_seconds(ops->without, op, 0) - 1) <
-        1e-9);
+    assert_true(fabs(share * tdm_op_seconds(ops->with, op) / tdm_op_seconds(ops->without, op) - 1) <
+                1e-9);
     assert_true(op->visits == (op->access[TDM_ATTENTION_KV].before.chunk != op->chunk));
     ops->of_lists += op->visits;
     ops->others += !op->visits;
