@@ -27,11 +27,16 @@ static enum tdm_status no_memory(const struct reading *r)
     return tdm_fail(r->err, TDM_NO_MEMORY, "%s: no memory to parse it", r->file);
 }
 
+static enum tdm_status refuse_at(const struct reading *r, yaml_mark_t at, const char *problem)
+{
+    return tdm_fail(r->err, TDM_INPUT, "%s: line %zu, column %zu: %s", r->file, at.line + 1,
+                    at.column + 1, problem);
+}
+
 /* Names the place of the current event. */
 static enum tdm_status refuse(const struct reading *r, const char *problem)
 {
-    return tdm_fail(r->err, TDM_INPUT, "%s: line %zu, column %zu: %s", r->file,
-                    r->event.start_mark.line + 1, r->event.start_mark.column + 1, problem);
+    return refuse_at(r, r->event.start_mark, problem);
 }
 
 static void drop_event(struct reading *r)
@@ -162,18 +167,23 @@ static enum tdm_status read_key(const struct reading *r, char **key)
     return *key != NULL ? TDM_OK : no_memory(r);
 }
 
+/* A key may be there twice with the same value. Libraries take the last one without a word, so
+ * another value is refused, at the place of the key. */
 static enum tdm_status read_member(struct reading *r, json_t *object)
 {
     char *key = NULL;
     json_t *value = NULL;
+    const yaml_mark_t at = r->event.start_mark;
     enum tdm_status status = read_key(r, &key);
-    if (status == TDM_OK && json_object_get(object, key) != NULL)
-        status = refuse(r, "the key is there twice");
     if (status == TDM_OK)
         status = next(r);
     if (status == TDM_OK)
         status = read_value(r, &value);
-    if (status == TDM_OK && json_object_set_new(object, key, value) != 0)
+    json_t *before = status == TDM_OK ? json_object_get(object, key) : NULL;
+    if (before != NULL && json_equal(before, value) == 0) {
+        json_decref(value);
+        status = refuse_at(r, at, "the key is there twice, with different values");
+    } else if (status == TDM_OK && json_object_set_new(object, key, value) != 0)
         status = no_memory(r);
     free(key);
     return status;

@@ -86,6 +86,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                         "double_quantization",
                                         "modules_to_save",
                                         "lora_dropout",
+                                        "use_rslora",
+                                        "gradient_accumulation_steps",
                                         "autocast",
                                         "liger",
                                         "compile",
@@ -113,12 +115,10 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
             snprintf(text[count++], 128, "%s=%.100s", notes[i], value);
     if (noted(table, "lora", value, sizeof(value)) != NULL && strstr(value, "peft") != NULL)
         snprintf(text[count++], 128, "lora=peft");
-    if (noted(table, "gradient_accumulation_steps", value, sizeof(value)) != NULL) {
-        if (field(table, "weights_dtype")[0] == '\0') /* DeepSpeed's */
-            snprintf(text[count++], 128, "gradient_accumulation_steps=%.90s", value);
-        else
-            snprintf(text[count++], 128, "grads=held"); /* of the micro-batches before */
-    }
+    /* DeepSpeed clips in place. */
+    if (field(table, "weights_dtype")[0] != '\0' &&
+        noted(table, "max_grad_norm", value, sizeof(value)) != NULL)
+        snprintf(text[count++], 128, "max_grad_norm=%.100s", value);
     if (field(table, "lora_rank")[0] == '\0')
         snprintf(text[count++], 128, "lora_rank=0");
     for (size_t i = 0; i < count; i++)

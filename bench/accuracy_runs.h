@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Predicts every row of tests/data/published_runs.csv that has a recipe in
- * tests/data/published_runs_recipes.csv. Prints both figures, then the median and worst error by
+/* Predicts every row of tests/data/published_runs.csv and later_runs.csv that has a recipe in the
+ * file of recipes beside it. Prints both figures, then the median and worst error by
  * source. Returns false if a file is broken, if a run is predicted to fit where its source ran out
  * of memory, or if an error exceeds the bound of the recipe. */
 bool check_published_runs(const char *sources);

@@ -97,8 +97,7 @@ def read_cases():
 # ---- predictions ----
 
 # What of a case changes no allocation, or has another name in tidemark's methods.
-NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings", "use_rslora", "max_grad_norm",
-           "gradient_accumulation_steps"}  # fmt: skip
+NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings"}
 ALWAYS = ("checkpointing", "attention", "optimizer", "weights_dtype", "logits", "allocator_conf")
 PREDICTED = "id,step,peak_allocated_bytes,peak_reserved_bytes,used_bytes"
 
@@ -109,11 +108,10 @@ def pairs_of(case):
     pairs.update({key: value for key, value in case.said.items() if key not in NO_KEYS})
     pairs["lora_rank"] = str(case.lora)
     if case.micro_batches > 1:
-        pairs["grads"] = "held"
+        pairs["gradient_accumulation_steps"] = str(case.micro_batches)
     if case.deepspeed:
         del pairs["weights_dtype"]
-        pairs.pop("grads", None)
-        pairs["gradient_accumulation_steps"] = str(case.micro_batches)
+        pairs.pop("max_grad_norm", None)  # it clips in place
     if case.sharded:
         pairs.setdefault("reshard_after_forward", case.set["reshard_after_forward"])
         pairs["init_device"] = "meta"

@@ -8,7 +8,7 @@ predictions:
 
     bench/torch_settings.py tests/data/configs/families/{llama,qwen3}.json > tests/data/step_settings.csv
 
-Needs torch, transformers, peft, adam-mini and galore-torch; exits with 77 without them.
+Needs torch, torchao, transformers, peft, adam-mini and galore-torch; exits with 77 without them.
 """
 import contextlib
 import json
@@ -20,6 +20,7 @@ try:
     import galore_torch
     import peft
     import torch
+    import torchao.float8.float8_ops
     import transformers
     from transformers.optimization import Adafactor
 except ImportError as error:
@@ -44,7 +45,27 @@ CASES = (
     "optimizer=adam-mini weights_dtype=fp32",
     "optimizer=galore galore_rank=8",
     "optimizer=galore galore_rank=8 weights_dtype=fp32",
+    "float8_recipe=tensorwise",
+    "float8_recipe=rowwise",
+    "float8_recipe=rowwise_with_gw_hp",
 )
+
+
+def scaled_product(a_data, a_scale, b_data, b_scale, output_dtype, use_fast_accum=False, **others):
+    """torchao's addmm_float8_unwrapped as on a GPU: no scratch that only the CPU's product takes, scales by
+    rows, which it lacks, and no copies where a product in bf16 is multiplied by fp32 in place."""
+    del others
+    inverse = [a_scale.reciprocal(), b_scale.reciprocal()]
+    after = None
+    if a_scale.shape == (a_data.shape[0], 1) and not use_fast_accum:
+        after = inverse[0] * inverse[1]
+        inverse = [inverse[0].new_ones(()), inverse[1].new_ones(())]
+    output = torch.empty(a_data.shape[0], b_data.shape[1], dtype=output_dtype)
+    del after
+    return output
+
+
+torchao.float8.float8_ops.addmm_float8_unwrapped = scaled_product
 
 
 def settings_of(case):
@@ -64,6 +85,10 @@ def model_of(config, settings):
             r=RANK, lora_dropout=float(settings.get("lora_dropout", 0)), use_dora="use_dora" in settings,
             target_modules="all-linear"))
     model.train()
+    if "float8_recipe" in settings:
+        torchao.float8.convert_to_float8_training(
+            model, module_filter_fn=lambda _, name: name.endswith("_proj"),
+            config=torchao.float8.Float8LinearConfig.from_recipe_name(settings["float8_recipe"]))
     if "checkpointing" in settings:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if "lora_rank" in settings:

@@ -80,6 +80,29 @@ static enum tdm_status read_attention(const struct tdm_from_reading *r, const ch
     return tdm_from_pair(r, "attention", strcmp(path, "sdp_attention") == 0 ? "sdpa" : "eager");
 }
 
+/* axolotl/integrations/cut_cross_entropy: on where its plugin is, unless its key says no. The keys
+ * of the other plugins say what they do. */
+static enum tdm_status read_plugins(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    const json_t *said = json_object_get(r->root, "cut_cross_entropy");
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const char *name = json_string_value(json_array_get(value, i));
+        if (name != NULL && strstr(name, "CutCrossEntropyPlugin") != NULL && said == NULL)
+            return tdm_from_pair(r, "logits", "cut");
+    }
+    return tdm_from_note(r, path, "the keys of plugins say it");
+}
+
+/* A head of classes in place of the LM head. */
+static enum tdm_status read_labels(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    static const struct tdm_from_rule rule[] = {{"num_labels", SET "num_labels"}, {.key = NULL}};
+    enum tdm_status status = tdm_from_pair(r, "logits", "score");
+    return status == TDM_OK ? tdm_from_apply_rules(r, rule, path, value) : status;
+}
+
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
@@ -101,9 +124,18 @@ static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
     return tdm_from_pair(r, "trainer", tdm_from_is(kind, "grpo") ? "grpo" : "dpo");
 }
 
+/* axolotl/loaders/model.py: scales of 4 bits are quantized too unless bnb_config_kwargs says no. */
+static enum tdm_status settle_scales(const struct tdm_from_reading *r)
+{
+    const json_t *kwargs = json_object_get(r->root, "bnb_config_kwargs");
+    bool plain = json_is_false(json_object_get(kwargs, "bnb_4bit_use_double_quant"));
+    bool quantized = json_is_true(json_object_get(r->root, "load_in_4bit")) && has_adapter(r);
+    return quantized && !plain ? tdm_from_quiet_pair(r, "double_quantization", "yes") : TDM_OK;
+}
+
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
-    r->from->is_training = true;
+    r->from->is_training = r->from->is_trainer = true;
     r->from->adapters = has_adapter(r);
     if (json_object_get(r->root, "fsdp_config") != NULL)
         r->from->method = "fsdp";
@@ -113,6 +145,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
         return tdm_from_bad(r, "adapter", json_object_get(r->root, "adapter"),
                             "it goes with load_in_4bit: true");
     enum tdm_status status = tdm_from_liger_parts(r, r->root, "liger_", "glu_activation", false);
+    if (status == TDM_OK)
+        status = settle_scales(r);
     return status == TDM_OK ? settle_trainer(r) : status;
 }
 
@@ -152,7 +186,8 @@ static const struct tdm_from_rule rules[] = {
     {"load_in_8bit", READ(read_of_adapter)},
     {"gptq", READ(read_of_adapter)},
     {"gptq_*", IGNORE "groups of 128 are assumed"},
-    {"bnb_config_kwargs*", LACK "nf4 without double quantization is predicted"},
+    {"bnb_config_kwargs.bnb_4bit_use_double_quant", IGNORE "read with load_in_4bit"},
+    {"bnb_config_kwargs*", LACK "nf4 with double quantization is predicted"},
     {"peft_use_dora", READ(read_of_adapter)},
     {"peft.*", LACK "the usual settings of adapters are predicted"},
     {"peft_use_rslora", IGNORE NO_MEMORY},
@@ -186,11 +221,11 @@ static const struct tdm_from_rule rules[] = {
     {"liger_rope", IGNORE "read as liger"},
     {"liger_cross_entropy", LACK "the loss of transformers is predicted"},
     {"liger_use_token_scaling", IGNORE NO_MEMORY},
-    {"cut_cross_entropy", LACK "the loss of transformers is predicted, which takes more"},
+    {"cut_cross_entropy", ON "logits=cut"},
     {"chunked_cross_entropy", ON "logits=chunked"},
     {"chunked_cross_entropy_num_chunks", LACK "chunks of 256 tokens are predicted"},
     {"tiled_mlp*", LACK "the MLP is predicted whole"},
-    {"plugins", IGNORE "the keys of plugins say it"},
+    {"plugins", READ(read_plugins)},
     {"activation_offloading", LACK "activations are predicted on the GPU"},
     {"layer_offloading", REFUSE "offloaded layers are not known"},
     {"selective_checkpointing", LACK "checkpoints of whole layers are predicted"},
@@ -231,7 +266,7 @@ static const struct tdm_from_rule rules[] = {
     {"ebft*", REFUSE "supervised training is known"},
     {"vllm*", REFUSE "supervised training is known"},
     {"diffusion*", REFUSE "supervised training is known"},
-    {"num_labels", REFUSE "language models are known"},
+    {"num_labels", READ(read_labels)},
     {"neftune_noise_alpha", LACK "noise of the embedding"},
     {"noisy_embedding_alpha", LACK "noise of the embedding"},
     {"optim_target_modules", REFUSE "GaLore and its like are not known"},

@@ -3,6 +3,7 @@
  * megatron/training/arguments.py and transformer_config.py of Megatron-LM d98e8a64. */
 #include "commands/from_rules.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
@@ -46,6 +47,22 @@ static enum tdm_status read_router_dtype(const struct tdm_from_reading *r, const
 {
     return tdm_from_is(value, "fp32") ? tdm_from_pair(r, "moe_router_dtype", "fp32")
                                       : tdm_from_bad(r, path, value, "fp32 is known");
+}
+
+/* The layers of a stage, from those of the model and the pipeline's ranks. */
+static enum tdm_status read_virtual_stages(const struct tdm_from_reading *r, const char *path,
+                                           const json_t *value)
+{
+    const json_t *ranks = argument(r, "--pipeline-model-parallel-size");
+    json_int_t layers = json_integer_value(argument(r, "--num-layers"));
+    json_int_t stages = json_integer_value(value) * (ranks != NULL ? json_integer_value(ranks) : 1);
+    char text[32];
+    if (layers < 1 || stages < 1 || layers % stages != 0)
+        return tdm_from_bad(r, path, value,
+                            "expected with --num-layers, which the stages divide; else say "
+                            "num_layers_per_virtual_pipeline_stage");
+    snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, layers / stages);
+    return tdm_from_pair(r, "num_layers_per_virtual_pipeline_stage", text);
 }
 
 static enum tdm_status read_dispatcher(const struct tdm_from_reading *r, const char *path,
@@ -122,9 +139,11 @@ static const struct tdm_from_rule argument_rules[] = {
     /* ranks */
     {"tensor_model_parallel_size", SET "tensor_model_parallel_size"},
     {"context_parallel_size", SET "context_parallel_size"},
+    {"hybrid_context_parallel", SET "hybrid_context_parallel"},
+    {"max_seqlen_per_dp_cp_rank", SET "max_seqlen_per_dp_cp_rank"},
     {"pipeline_model_parallel_size", SET "pipeline_model_parallel_size"},
     {"num_layers_per_virtual_pipeline_stage", SET "num_layers_per_virtual_pipeline_stage"},
-    {"num_virtual_stages_per_pipeline_rank", REFUSE "say num_layers_per_virtual_pipeline_stage"},
+    {"num_virtual_stages_per_pipeline_rank", READ(read_virtual_stages)},
     {"pipeline_model_parallel_layout", REFUSE "even pipelines are known"},
     {"decoder_first_pipeline_num_layers", REFUSE "even pipelines are known"},
     {"decoder_last_pipeline_num_layers", REFUSE "even pipelines are known"},
@@ -219,7 +238,7 @@ static const struct tdm_from_rule argument_rules[] = {
     {"moe_grouped_gemm", IGNORE "experts are in grouped products"},
     {"moe_use_legacy_grouped_gemm", IGNORE "experts are in grouped products"},
     {"moe_token_dispatcher_type", READ(read_dispatcher)},
-    {"moe_expert_capacity_factor", IGNORE "experts get equally many tokens"},
+    {"moe_expert_capacity_factor", SET "moe_expert_capacity_factor"},
     {"moe_layer_freq", IGNORE OF_MODEL},
     {"moe_ffn_hidden_size", IGNORE OF_MODEL},
     {"moe_shared_expert_intermediate_size", IGNORE OF_MODEL},
@@ -287,6 +306,9 @@ static const struct tdm_from_rule argument_rules[] = {
     {"perform_rl_step", REFUSE "pretraining is known"},
     {"rl_*", REFUSE "pretraining is known"},
     {"inference_*", IGNORE "generation is not predicted"},
+    {"max_tokens_to_oom", REFUSE "it is of an inference server, and training is known"},
+    {"temperature", REFUSE "it is of generation, and training is known"},
+    {"flash_decode", REFUSE "it is of generation, and training is known"},
     {"ckpt_*", IGNORE "it is for saving"},
     {"no_ckpt_*", IGNORE "it is for saving"},
     {"dist_ckpt_*", IGNORE "it is for saving"},

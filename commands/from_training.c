@@ -191,7 +191,7 @@ static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *p
 static enum tdm_status settle_training(const struct tdm_from_reading *r)
 {
     const char *trainer = trainer_of(r);
-    r->from->is_training = true;
+    r->from->is_training = r->from->is_trainer = true;
     enum tdm_status status = trainer != NULL ? tdm_from_pair(r, "trainer", trainer) : TDM_OK;
     if (status == TDM_OK && trainer != NULL && strcmp(trainer, "dpo") == 0)
         status = tdm_from_lack(r, "beta", "predicted as DPO, whose keys ORPO, KTO and CPO share");

@@ -461,6 +461,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = tdm_from_quiet_pair(r, "lora", "peft");
     if (status == TDM_OK && from->adapters && from->bf16)
         status = tdm_from_quiet_pair(r, "autocast", "bf16");
+    if (status == TDM_OK && from->adapters && from->checkpoints && from->is_trainer)
+        status = tdm_from_quiet_pair(r, "loss_held", "no");
     snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
     if (status == TDM_OK && from->accumulation > 0)
         status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);

@@ -31,6 +31,7 @@ struct tdm_from {
     bool has_deepspeed;           /* one was read */
     const char *experts_named_by; /* the file that has a mixture of experts; NULL: none */
     bool is_training; /* a file of a trainer was read, which wraps in DDP on several GPUs */
+    bool is_trainer;  /* one of transformers, which drops its loss after the backward */
     bool checkpoints, reentrant, adapters, bf16;
 };
 

@@ -126,8 +126,10 @@ extern const struct tdm_method_key
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
 extern const struct tdm_method_key tdm_keys_whole[];    /* of ranks with whole parameters */
+extern const struct tdm_method_key tdm_keys_float8[];   /* of products of 8 bits */
 extern const struct tdm_method_key tdm_keys_loop[];     /* of the training loop */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
+extern const struct tdm_method_key tdm_keys_tensor[]; /* of tensor parallelism beneath fsdp */
 extern const struct tdm_method_key tdm_keys_burst[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
 extern const struct tdm_method_key tdm_keys_megatron[]; /* preceded by the sizes that are assumed */

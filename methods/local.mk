@@ -22,6 +22,7 @@ libtidemark_a_SOURCES += \
 libtidemark_a_SOURCES += \
 	methods/eager/backward.c \
 	methods/eager/checkpoint.c \
+	methods/eager/cut.c methods/eager/cut.h \
 	methods/eager/dtypes.h \
 	methods/eager/eager.c methods/eager/eager.h \
 	methods/eager/kernels.c \
@@ -31,6 +32,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/ops_products.c \
 	methods/eager/parts.h \
 	methods/eager/peak.c \
+	methods/eager/float8.c methods/eager/float8.h \
 	methods/eager/quantized.c methods/eager/quantized.h \
 	methods/eager/tiles.c methods/eager/tiles.h
 
@@ -70,6 +72,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/second.c methods/torch/second.h \
 	methods/torch/second_keys.c \
 	methods/torch/system.c \
+	methods/torch/tensor.c methods/torch/tensor.h \
 	methods/torch/wrapper.c methods/torch/wrapper.h
 
 # DeepSpeed: ZeRO-2 and ZeRO-3.

@@ -278,7 +278,9 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
             method->most_gpus);
     }
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
-    enum tdm_status status = wrapper->check == NULL ? TDM_OK : wrapper->check(model, settings, err);
+    enum tdm_status status = tdm_torch_settle_base(model, settings, err);
+    if (status == TDM_OK && wrapper->check != NULL)
+        status = wrapper->check(model, settings, err);
     if (status == TDM_OK && method->divider != NULL && method->divider->check != NULL)
         status = method->divider->check(model, settings, err);
     return status != TDM_OK || method->check == NULL ? status : method->check(model, settings, err);

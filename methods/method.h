@@ -124,6 +124,10 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
                                  struct tdm_method_settings *settings, struct tdm_error *err);
 
 /* The check of methods that train Hugging Face's models with PyTorch (torch/keys.c). */
+/* Takes the quantization of a model whose config has one. TDM_USAGE: the method has no such
+ * weights, or a key says another one. */
+enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
+                                      struct tdm_method_settings *settings, struct tdm_error *err);
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err);
 

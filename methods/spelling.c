@@ -24,6 +24,8 @@ static const struct alias {
      "adamw-foreach"}, /* torch.optim.AdamW chooses it on a GPU */
     {"optimizer", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
     {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
+    {"optim", "adamw_torch_8bit", "optimizer", "adamw-8bit"}, /* torchao's: the same states */
+    {"optimizer", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
@@ -49,11 +51,13 @@ static const struct alias {
     {"loss_type", "chunked_nll", "logits", "chunked"},
     {"chunked_cross_entropy", "true", "logits", "chunked"},
     {"liger_fused_linear_cross_entropy", "true", "logits", "fused"},
+    {"cut_cross_entropy", "true", "logits", "cut"},
     {"lora_target_modules", "all-linear", "lora_targets", "all"},
     {"lora_target_modules", NULL, "lora_targets", NULL},
     {"lora_target_linear", "true", "lora_targets", "all"},
     {"lora_use_dora", NULL, "use_dora", NULL},
     {"peft_use_dora", NULL, "use_dora", NULL},
+    {"peft_use_rslora", NULL, "use_rslora", NULL},
     {"lora_modules_to_save", NULL, "modules_to_save", NULL},
     {"use_bnb_nested_quant", NULL, "double_quantization", NULL},
     /* PyTorch */
@@ -64,6 +68,7 @@ static const struct alias {
     {"fsdp_offload_params", "false", "offload_policy", "none"},
     {"enable_cpu_offload", "true", "offload_policy", "cpu"},
     {"data_parallel_replicate_degree", NULL, "dp_replicate_size", NULL},
+    {"recipe_name", NULL, "float8_recipe", NULL}, /* torchao's Float8LinearConfig */
     /* PEFT's LoraConfig */
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},

@@ -41,6 +41,7 @@ enum windows {
 #define PART_HALF_ROPE OWN_PART(12)       /* half of a head is rotated, if nothing is said */
 #define PART_ROPE_OF_WINDOWS OWN_PART(13) /* layers without a window are not rotated */
 #define PART_GPT2 OWN_PART(14)            /* names of GPT-2's fields */
+#define PART_USE_QKV_BIAS OWN_PART(15)    /* use_qkv_bias is of q, k and v */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -135,7 +136,7 @@ static const struct architecture architectures[] = {
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN3_MOE},
     {"StableLmForCausalLM", "stablelm", 4096, 0, false, false, WINDOWS_NONE,
-     TDM_PART_LAYER_NORMS | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
+     TDM_PART_LAYER_NORMS | TDM_PART_CUT_ROPE | PART_USE_QKV_BIAS, TDM_FAMILY_DENSE},
     {"Starcoder2ForCausalLM", "starcoder2", 4096, 0, true, false, WINDOWS_SAID,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | PART_TIED, TDM_FAMILY_DENSE},
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
@@ -318,11 +319,6 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
         tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
                       "is not 1; only rotation of whole heads is supported");
-    /* GPT-OSS is published in MXFP4, which transformers makes bf16 to train it. */
-    if (tdm_json_has(reader, "quantization_config") && architecture->family != TDM_FAMILY_GPT_OSS)
-        tdm_json_fail(reader, "quantization_config",
-                      "is set; quantized weights cannot be trained: take the config of the "
-                      "original model");
 }
 
 static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
@@ -484,8 +480,11 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     if (architecture->windows == WINDOWS_LATE && window > 0)
         first = tdm_json_count_or(reader, "max_window_layers", 0, TDM_LAYER_LIMIT,
                                   WINDOW_LAYERS_DEFAULT);
-    bool qkv_bias = architecture->qkv_bias || ((architecture->parts & PART_QKV_BIAS_ALONE) != 0 &&
-                                               tdm_json_bool_or(reader, "attention_bias", false));
+    bool qkv_bias = architecture->qkv_bias;
+    if ((architecture->parts & PART_QKV_BIAS_ALONE) != 0)
+        qkv_bias = tdm_json_bool_or(reader, "attention_bias", false);
+    if ((architecture->parts & PART_USE_QKV_BIAS) != 0)
+        qkv_bias = tdm_json_bool_or(reader, "use_qkv_bias", false);
     for (uint32_t i = 0; i < model->layers; i++)
         model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = qkv_bias,
                                                         .qk_norm = architecture->qk_norm,
@@ -631,6 +630,7 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     read_parts(reader, architecture, model);
     if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
         return tdm_json_status(reader);
+    tdm_base_weights_read(reader, model);
 
     model->layer_kinds = calloc(model->layers, sizeof(*model->layer_kinds));
     if (model->layer_kinds == NULL) {

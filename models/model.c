@@ -5,7 +5,6 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/names.h"
 #include "base/text.h"
 #include "models/parts.h"
 
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -180,82 +178,6 @@ static enum tdm_status load_file(const char *path, const char *name, struct tdm_
     return status;
 }
 
-#define PLAIN_BYTES 96u
-
-/* The part of a Hub id after the publisher. Other names with a "/" are paths and stay unchanged. */
-static const char *without_publisher(const char *name)
-{
-    static const char *const publishers[] = {"Qwen",   "meta-llama", "mistralai",
-                                             "google", "allenai",    "unsloth"};
-    for (size_t i = 0; i < sizeof(publishers) / sizeof(publishers[0]); i++) {
-        size_t length = strlen(publishers[i]);
-        if (strncasecmp(name, publishers[i], length) == 0 && name[length] == '/')
-            return name + length + 1;
-    }
-    return name;
-}
-
-/* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
- * "Qwen/Qwen2.5-7B-Instruct". Returns `out`. */
-static const char *plain_name(const char *name, char out[PLAIN_BYTES])
-{
-    static const char *const words[] = {"meta", "instruct", "chat", "base", "hf", "it", "pt"};
-    const char *part = without_publisher(name);
-    size_t used = 0;
-    out[0] = '\0';
-    while (*part != '\0') {
-        size_t length = strcspn(part, "-");
-        bool date = length == 4 && strspn(part, "0123456789") == 4, dropped = date;
-        for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-            dropped |= strlen(words[i]) == length && strncasecmp(words[i], part, length) == 0;
-        if (!dropped && used < PLAIN_BYTES)
-            used += (size_t)snprintf(out + used, PLAIN_BYTES - used, "%s%.*s", used == 0 ? "" : "-",
-                                     (int)length, part);
-        part += length + (part[length] == '-');
-    }
-    return out;
-}
-
-/* Finds the shipped name that another name means, and writes it to `out`. *found is false if there
- * is none. */
-static enum tdm_status find_meant(const char *name, char *out, size_t out_bytes, bool *found,
-                                  struct tdm_error *err)
-{
-    char **names, plain[PLAIN_BYTES];
-    *found = false;
-    enum tdm_status status = tdm_model_names(&names, err);
-    if (status != TDM_OK)
-        return status;
-    const char *meant = tdm_name_meant(plain_name(name, plain), (const char *const *)names);
-    char *version = strrchr(plain, '-');
-    if (meant == NULL && version != NULL && (version[1] == 'v' || version[1] == 'V')) {
-        *version = '\0';
-        meant = tdm_name_meant(plain, (const char *const *)names);
-    }
-    if (meant != NULL)
-        snprintf(out, out_bytes, "%s", meant);
-    *found = meant != NULL;
-    free(names);
-    return TDM_OK;
-}
-
-static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
-{
-    char **names;
-    enum tdm_status status = tdm_model_names(&names, err);
-    if (status != TDM_OK)
-        return status;
-    char list[1200], suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
-    tdm_fail(err, TDM_INPUT,
-             "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
-             name);
-    tdm_hint(err, "%sshipped models: %s",
-             tdm_name_suggest(plain_name(name, plain), (const char *const *)names, suggestion),
-             tdm_names_join(names, list, sizeof(list)));
-    free(names);
-    return TDM_INPUT;
-}
-
 /* The path of the shipped config with this name, if there is one. */
 static enum tdm_status find_shipped(const char *name, char *path, size_t path_bytes, bool *found,
                                     struct tdm_error *err)
@@ -302,10 +224,8 @@ enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **mod
     struct stat info;
     if (model_or_path[0] == '\0' || stat(model_or_path, &info) != 0) {
         char meant[sizeof((*model)->name)];
-        status = find_meant(model_or_path, meant, sizeof(meant), &shipped, err);
-        if (status != TDM_OK)
-            return status;
-        return shipped ? tdm_model_load(meant, model, err) : unknown_model(model_or_path, err);
+        status = tdm_model_find_meant(model_or_path, meant, sizeof(meant), err);
+        return status == TDM_OK ? tdm_model_load(meant, model, err) : status;
     }
     char name[sizeof((*model)->name)];
     name_from_path(model_or_path, name, sizeof(name));

@@ -200,6 +200,20 @@ struct tdm_unit {
     uint64_t parameters;                 /* without padding */
 };
 
+/* What the projections of layers are stored in, if their config says that they are quantized. */
+enum tdm_base_kind {
+    TDM_BASE_WHOLE,
+    TDM_BASE_NF4, /* bitsandbytes */
+    TDM_BASE_NF4_DOUBLE,
+    TDM_BASE_INT8,
+    TDM_BASE_GPTQ, /* 4 bits */
+    TDM_BASE_AWQ,
+};
+struct tdm_base_weights {
+    enum tdm_base_kind kind;
+    uint32_t group; /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
+};
+
 struct tdm_model {
     char name[64];         /* shipped name, or the directory or file it came from */
     char architecture[48]; /* "LlamaForCausalLM" */
@@ -219,6 +233,7 @@ struct tdm_model {
     enum tdm_activation activation;
     struct tdm_experts experts;
     struct tdm_latent latent;
+    struct tdm_base_weights base;
     uint32_t parts;        /* bits of enum tdm_model_part */
     uint32_t rotary_dim;   /* dimensions of a head that are rotated */
     bool text_alone;       /* its config has a vision tower too, which is not counted */

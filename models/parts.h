@@ -38,11 +38,19 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
                              struct tdm_model *model);
 void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
+/* Writes the name of the shipped model that another name means, such as Qwen/Qwen2.5-7B-Instruct.
+ * TDM_INPUT: there is none, or the name is of quantized weights (models/names.c). */
+enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
+                                     struct tdm_error *err);
+
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
 /* Fills model->rope. Needs head_dim and max_context (models/rope.c). */
 enum tdm_status tdm_rope_read(struct tdm_json_reader *reader, struct tdm_model *model);
+
+/* Fills model->base from quantization_config (models/quantization.c). Failures are the reader's. */
+void tdm_base_weights_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
 /* Fills tensors, units and parameters from the dimensions (models/tensors.c). */
 enum tdm_status tdm_model_lay_out(struct tdm_json_reader *reader, struct tdm_model *model);

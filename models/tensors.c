@@ -362,6 +362,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & TDM_PART_MULTIPLIERS, "multipliers"},
                  {model->parts & TDM_PART_MEAN_NORMS, "LayerNorm without a bias"},
                  {model->parts & TDM_PART_POSITIONS, "learned positions"},
+                 {model->base.kind != TDM_BASE_WHOLE, "quantized weights"},
                  {model->parts & TDM_PART_SINKS, "sinks of attention"},
                  {model->parts & TDM_PART_COMPLEX_ROPE, "rotation of complex numbers"},
                  {has_layer_without_rope(model), "layers without rotation"}};

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses of BurstEngine. One takes all logits and uses BMTrain's kernel, whose softmax becomes the
- * gradient of the logits in place. The other is fused with the head: it allocates nothing larger
- * than the hidden states or the weight. Sources: bmtrain/loss/cross_entropy.py
- * (OpFusedCrossEntropy, FusedCrossEntropy); burst_attn's SLFusedProjLoss, which calls
- * cut_cross_entropy/cce.py (LinearCrossEntropyFunction), cce_backward.py (cce_backward_kernel). */
+/* BurstEngine's loss over all logits: BMTrain's kernel, whose softmax becomes the gradient of the
+ * logits in place. Source: bmtrain/loss/cross_entropy.py (OpFusedCrossEntropy,
+ * FusedCrossEntropy). */
 #include "methods/context/burst_parts.h"
 #include "methods/eager/ops.h"
 
 #include <stddef.h>
-
-#define LOCK_ROWS 128u
-#define LOCK_COLUMNS 64u
-
-/* ---- over all logits ---- */
 
 static void softmax_in_place(struct tdm_eager *m, struct tdm_node *node,
                              struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
@@ -65,48 +58,4 @@ struct tdm_eager_value *burst_plain_loss(struct burst_model *b, struct tdm_eager
     tdm_drop(m, each);
     tdm_drop(m, logits);
     return loss;
-}
-
-/* ---- fused with the head ---- */
-
-static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
-{
-    struct tdm_eager_value *saved[4], *locks[2] = {NULL};
-    (void)grads;
-    for (uint32_t i = 0; i < 4; i++)
-        saved[i] = tdm_node_saved(m, node, i);
-    struct tdm_eager_value *order = tdm_value_new(m, saved[1]->rows, 1, INT32);
-    for (uint32_t i = 0; i < 2; i++) /* a frozen head has no gradient */
-        if (tdm_node_needs(node, i))
-            results[i] = tdm_value_like(m, saved[i]);
-    for (uint32_t i = 0; i < 2; i++)
-        if (tdm_node_needs(node, i))
-            locks[i] = tdm_value_new(m, saved[i]->rows / LOCK_ROWS + 1,
-                                     saved[i]->columns / LOCK_COLUMNS + 1, INT32);
-    tdm_drop(m, locks[0]);
-    tdm_drop(m, locks[1]);
-    tdm_drop(m, order);
-    for (uint32_t i = 0; i < 4; i++)
-        tdm_drop(m, saved[i]);
-}
-
-struct tdm_eager_value *burst_fused_loss(struct burst_model *b, struct tdm_eager_value *hidden)
-{
-    static const struct tdm_eager_op op = {"LinearCrossEntropyFunctionBackward", false,
-                                           fused_backward};
-    struct tdm_eager *m = b->m;
-    struct tdm_eager_value *inputs[] = {hidden, b->whole_head};
-    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
-    struct tdm_eager_value *sums = tdm_value_new(m, hidden->rows, 1, FP32);
-    struct tdm_eager_value *means = tdm_value_new(m, b->config->vocabulary, 1, FP32);
-    struct tdm_eager_value *each = tdm_value_new(m, hidden->rows, 1, FP32);
-    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
-    tdm_drop(m, each);
-    struct tdm_eager_value *const kept[] = {hidden, b->whole_head, sums, means};
-    for (unsigned i = 0; i < 4; i++)
-        tdm_node_save(m, node, kept[i]);
-    tdm_drop(m, means);
-    tdm_drop(m, sums);
-    return tdm_node_finish(m, node, loss);
 }

@@ -4,6 +4,7 @@
  * cpm/layers/transformer.py, bmtrain/optim/{adam,adam_offload,optim_manager}.py. */
 #include "base/size.h"
 #include "methods/context/burst_parts.h"
+#include "methods/eager/cut.h"
 #include "methods/eager/ops.h"
 
 #include <stdlib.h>
@@ -176,8 +177,9 @@ static void forward(void *state)
     tdm_torch_empty_cache(b->m->allocator);
     struct tdm_eager_value *hidden = encode(b);
     tdm_label(b->m, "loss");
-    struct tdm_eager_value *loss =
-        b->settings.plain_loss ? burst_plain_loss(b, hidden) : burst_fused_loss(b, hidden);
+    struct tdm_eager_value *loss = b->settings.plain_loss
+                                       ? burst_plain_loss(b, hidden)
+                                       : tdm_cut_cross_entropy(b->m, hidden, b->whole_head);
     tdm_drop(b->m, hidden);
     tdm_drop(b->m, b->loss);
     tdm_drop(b->m, input_before);

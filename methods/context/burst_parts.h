@@ -7,8 +7,6 @@
 #include "methods/context/parts.h"
 #include "methods/method.h"
 
-#define INT32 4u
-
 enum {
     BURST_ATTENTION_NORM,
     BURST_Q,
@@ -100,6 +98,5 @@ struct tdm_eager_value *burst_layer(struct tdm_eager *m, const void *model, uint
 /* ---- losses (burst_loss.c) ---- */
 
 struct tdm_eager_value *burst_plain_loss(struct burst_model *b, struct tdm_eager_value *hidden);
-struct tdm_eager_value *burst_fused_loss(struct burst_model *b, struct tdm_eager_value *hidden);
 
 #endif

@@ -82,7 +82,7 @@ void tdm_context_settle(const struct tdm_model *model, struct tdm_method_setting
 {
     struct tdm_context *c = &settings->torch.context;
     if (c->ranks == 0)
-        c->ranks = settings->torch.ranks;
+        c->ranks = settings->torch.ranks / tdm_tensor_ranks(&settings->torch);
     if (!c->divider->exchanges || !c->divider->rings) {
         c->ring_degree = c->divider->rings ? c->ranks : 1;
         c->ulysses_degree = c->divider->rings ? 1 : c->ranks;
@@ -159,7 +159,7 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
     const char *name = settings->method->name;
     char text[TDM_DIVISORS_BYTES];
     uint64_t ranks = c->ranks, u = c->ulysses_degree;
-    if (settings->torch.ranks % ranks != 0) {
+    if (settings->torch.ranks / tdm_tensor_ranks(&settings->torch) % ranks != 0) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: %" PRIu64 " GPUs are not a multiple of "
                  "sequence_parallel_size=%" PRIu64,

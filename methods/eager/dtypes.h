@@ -6,6 +6,7 @@
 
 #define BF16 2u
 #define FP32 4u
+#define INT32 4u
 #define INT64 8u
 #define BOOL 1u
 

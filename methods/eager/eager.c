@@ -258,8 +258,9 @@ void tdm_value_vacate(struct tdm_eager *m, struct tdm_eager_value *value)
 void tdm_value_occupy(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     if (value->storage->block == NULL)
-        fill_storage(m, value->storage,
-                     tdm_size_mul(tdm_value_elements(value), value->element_bytes));
+        fill_storage(
+            m, value->storage,
+            tdm_size_mul(tdm_value_elements(value), value->is_float8 ? 1 : value->element_bytes));
 }
 
 void tdm_value_share(struct tdm_eager_value *value)

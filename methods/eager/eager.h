@@ -103,6 +103,8 @@ struct tdm_eager_value {
     bool view;    /* shares its storage with the value it was made from */
     bool swapped; /* [batch, heads, tokens, head_dim], but in memory by token, then head */
     bool leaf;
+    uint8_t float8;  /* a weight whose products are of 8 bits: enum tdm_float8 */
+    bool is_float8;  /* its memory has 8 bits an element, whatever element_bytes says */
     uint32_t output; /* which result of its node it is */
     uint32_t module; /* of a leaf: number of the module that owns it */
     uint64_t rows, columns;
@@ -214,6 +216,7 @@ struct tdm_eager {
     enum tdm_status status;
     bool grad_enabled, autocast;
     bool selective; /* new checkpoints keep some results */
+    bool fuses;     /* casts to 8 bits are one compiled kernel each */
     bool passing;   /* a result that is only passed on: selective checkpoints do not keep it */
     /* Products are a Function that saves both operands, as in DeepSpeed and BMTrain. */
     bool linear_function;

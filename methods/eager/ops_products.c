@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of matrix products, with cuBLAS's workspaces, and of embedding look-ups. */
+#include "methods/eager/float8.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/quantized.h"
 
@@ -84,6 +85,8 @@ struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *
                                             linear_backward};
     if (weight->quantized != NULL)
         return tdm_quantized_linear(m, x, weight, bias);
+    if (weight->float8 != TDM_FLOAT8_NO)
+        return tdm_float8_linear(m, x, weight, bias);
     struct tdm_eager_value *b = tdm_autocast(m, bias), *w = tdm_autocast(m, weight),
                            *a = tdm_autocast(m, x);
     struct tdm_eager_value *inputs[] = {a, w, b};

@@ -10,12 +10,10 @@
 
 #define INT8 1u
 #define FP16 2u
-#define INT32 4u
 #define NF4_BLOCK 64u    /* weights that share a scale */
 #define SCALE_BLOCK 256u /* scales that share a scale, with double quantization */
 #define NF4_CODES 16u    /* values of the table of nf4 */
 #define SCALE_CODES 256u /* and of the table of 8 bits */
-#define GPTQ_GROUP 128u  /* weights of a column that share scale and zero */
 #define GPTQ_PER_WORD 8u /* weights in a word of 32 bits */
 #define MOST_TENSORS 5u
 
@@ -73,8 +71,13 @@ static void quantize_scales(struct tdm_eager *m, struct tdm_quantized *q)
     tdm_drop(m, scales);
 }
 
+static bool is_grouped(enum tdm_quantization kind)
+{
+    return kind == TDM_QUANTIZATION_GPTQ || kind == TDM_QUANTIZATION_AWQ;
+}
+
 static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t rows,
-                       uint64_t columns)
+                       uint64_t columns, uint64_t group)
 {
     switch (q->kind) {
     case TDM_QUANTIZATION_NF4:
@@ -89,10 +92,12 @@ static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t ro
         add_tensor(m, q, rows, FP32);
         break;
     case TDM_QUANTIZATION_GPTQ:
-        q->scales = tdm_size_mul(tdm_size_ceil_div(columns, GPTQ_GROUP), rows);
+    case TDM_QUANTIZATION_AWQ:
+        q->scales = tdm_size_mul(group == 0 ? 1 : tdm_size_ceil_div(columns, group), rows);
         add_tensor(m, q, q->scales / 2, INT8); /* zeros of 4 bits */
         add_tensor(m, q, q->scales, BF16);
-        add_tensor(m, q, columns, INT32); /* the group of each input */
+        if (q->kind == TDM_QUANTIZATION_GPTQ)
+            add_tensor(m, q, columns, INT32); /* the group of each input */
         break;
     case TDM_QUANTIZATION_NONE:
         break;
@@ -101,7 +106,7 @@ static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t ro
 
 struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
                                            uint64_t rows, uint64_t columns, bool keeps_inputs,
-                                           struct tdm_quantized **quantized)
+                                           uint64_t group, struct tdm_quantized **quantized)
 {
     struct tdm_quantized *q = calloc(1, sizeof(*q));
     if (q == NULL)
@@ -110,9 +115,9 @@ struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantiz
     q->kind = kind;
     q->keeps_inputs = keeps_inputs;
     struct tdm_eager_value *original =
-        kind == TDM_QUANTIZATION_GPTQ ? NULL : tdm_value_new(m, rows, columns, BF16);
+        is_grouped(kind) ? NULL : tdm_value_new(m, rows, columns, BF16);
     struct tdm_eager_value *leaf = packed(m, q, rows, columns);
-    make_parts(m, q, rows, columns);
+    make_parts(m, q, rows, columns, group);
     tdm_drop(m, original);
     return leaf;
 }
@@ -127,9 +132,14 @@ bool tdm_quantized_is_cloned(const struct tdm_quantized *quantized)
     return is_nf4(quantized->kind);
 }
 
-bool tdm_quantized_is_bitsandbytes(const struct tdm_quantized *quantized)
+bool tdm_quantized_casts_results(const struct tdm_quantized *quantized)
 {
     return quantized->kind != TDM_QUANTIZATION_GPTQ;
+}
+
+bool tdm_quantized_casts_first(const struct tdm_quantized *quantized)
+{
+    return quantized->kind == TDM_QUANTIZATION_AWQ;
 }
 
 /* ---- products ---- */
@@ -285,6 +295,42 @@ static struct tdm_eager_value *gptq_product(struct tdm_eager *m, struct tdm_eage
     return y;
 }
 
+#define AWQ_ROWS 1024u /* up to so many, the kernel multiplies packed weights */
+#define AWQ_SPLITS 8u  /* sums of a result then, in fp32 */
+
+/* The weights in 16 bits, for the time of a product. */
+static void awq_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *weight = tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *wide = tdm_value_new(m, node->facts[0], node->facts[1], BF16);
+    wide = tdm_replace(m, wide, tdm_cast(m, wide, grads[0]->element_bytes));
+    results[0] = input_gradient(m, node, grads[0]);
+    tdm_drop(m, wide);
+    tdm_drop(m, weight);
+}
+
+static struct tdm_eager_value *awq_product(struct tdm_eager *m, struct tdm_eager_value *x,
+                                           struct tdm_eager_value *weight)
+{
+    static const struct tdm_eager_op op = {"AwqGemmFnBackward", false, awq_backward};
+    struct tdm_eager_value *input = tdm_cast(m, x, FP16), *scratch;
+    struct tdm_node *node = frozen_node(m, &op, input, weight);
+    if (input->rows > AWQ_ROWS) {
+        scratch = tdm_value_new(m, weight->rows, weight->columns, FP16);
+        tdm_cublas(m);
+    } else {
+        scratch = tdm_value_new(m, AWQ_SPLITS * input->rows, weight->rows, FP32);
+    }
+    struct tdm_eager_value *y = tdm_value_new(m, input->rows, weight->rows, FP16);
+    tdm_drop(m, scratch);
+    tdm_node_save(m, node, weight); /* qweight, qzeros and scales: checkpoints run again for them */
+    tdm_node_finish(m, node, y);
+    y = tdm_replace(m, y, tdm_cast(m, y, x->element_bytes));
+    tdm_drop(m, input);
+    return y;
+}
+
 /* y + b, where the product has no bias of its own. */
 static struct tdm_eager_value *with_bias(struct tdm_eager *m, struct tdm_eager_value *y,
                                          struct tdm_eager_value *bias)
@@ -302,6 +348,8 @@ struct tdm_eager_value *tdm_quantized_linear(struct tdm_eager *m, struct tdm_eag
         return nf4_product(m, x, weight, bias != NULL);
     case TDM_QUANTIZATION_INT8:
         return int8_product(m, x, weight);
+    case TDM_QUANTIZATION_AWQ:
+        return with_bias(m, awq_product(m, x, weight), bias);
     case TDM_QUANTIZATION_GPTQ:
     case TDM_QUANTIZATION_NONE:
         break;

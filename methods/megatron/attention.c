@@ -111,7 +111,9 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
                 m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
                 (i == 0 ? kernel->heads : kernel->groups) * (i == 2 ? value_dim(t) : dim), BF16);
     if (t->flash) {
-        uint64_t padded = tdm_size_align(kernel->queries, TDM_FLASH_ROWS);
+        /* mha_varlen_bwd pads every sequence. */
+        uint64_t padded = t->packed ? kernel->queries + t->sequences * TDM_FLASH_ROWS
+                                    : tdm_size_align(kernel->queries, TDM_FLASH_ROWS);
         const struct tdm_flash_scratch scratch = {
             .query_rows = tdm_size_mul(t->batch * kernel->heads, padded),
             .wide_rows = shared ? keys : 0,

@@ -14,6 +14,7 @@
 #define CP_STREAM 1u /* for every other step of a ring, and to reorder heads */
 
 enum { Q, K, V, OUT, SUMS, SLICES, VALUES = SLICES + 4 }; /* outputs and sums of two slices */
+#define SAVED_SUMS 3u /* of a ring, which saves q, the last buffer, the output and the sums */
 
 static struct tdm_eager_value *make(struct tdm_megatron *t, struct megatron_kept *kept,
                                     uint64_t rows, uint64_t columns, uint16_t bytes)
@@ -117,16 +118,47 @@ static void keep_row(struct tdm_megatron *t, struct kept_rows *rows, uint64_t by
 }
 
 /* A step that is neither the first nor the last. */
-static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows, uint64_t buffer_bytes,
-                           const struct megatron_kernel *kernel, uint64_t half_bytes)
+static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows,
+                           const struct megatron_kernel *kernel)
 {
     uint64_t output = t->batch * kernel->queries * kernel->heads;
-    keep_row(t, rows, buffer_bytes);
-    if (half_bytes > 0)
-        keep_row(t, rows, half_bytes);
     keep_row(t, rows, output * t->config->head_dim * BF16);
     keep_row(t, rows, output * FP32);
     megatron_kernel_seed(t);
+}
+
+/* Halves of packed sequences, which lie apart, are copied (thd_read_half_tensor); those of others
+ * are views. A step's copies are there until the next step has its own. */
+struct halves {
+    struct tdm_eager_value *values[5];
+};
+
+static void drop_halves(struct tdm_megatron *t, struct halves *old)
+{
+    for (unsigned i = 0; i < 5; i++)
+        tdm_drop(t->m, old->values[i]);
+    *old = (struct halves){{NULL}};
+}
+
+/* Of a step with half of the queries, `query_parts` tensors like q; of one with half of the keys,
+ * K and V, which have `width` columns together. */
+static void read_halves(struct tdm_megatron *t, struct halves *old,
+                        const struct megatron_kernel *kernel, const struct tdm_eager_value *q,
+                        unsigned query_parts, uint64_t width)
+{
+    struct halves made = {{NULL}};
+    bool queries = kernel->queries < q->rows;
+    unsigned count = queries ? query_parts : kernel->keys < q->rows ? 2 : 0;
+    for (unsigned i = 0; i < count && t->packed; i++)
+        made.values[i] = tdm_value_new(t->m, q->rows / 2, queries ? q->columns : width / 2, BF16);
+    drop_halves(t, old);
+    *old = made;
+}
+
+/* cuDNN's sums of packed sequences are by tokens, and are copied to be by heads, or back. */
+static struct tdm_eager_value *turned_sums(struct tdm_megatron *t, struct tdm_eager_value *sums)
+{
+    return t->packed && !t->flash ? tdm_replace(t->m, sums, tdm_value_like(t->m, sums)) : sums;
 }
 
 /* Sets values[OUT] and values[SUMS]. values[K] becomes the last buffer of keys and values, and
@@ -136,28 +168,33 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values
     struct tdm_eager *m = t->m;
     struct kept_rows rows = {.all = {.count = 0}};
     struct megatron_kept *kept = &rows.all;
+    struct halves step = {{NULL}};
+    struct tdm_eager_value *inputs[2] = {NULL, NULL}; /* halves of q in the last two steps */
     uint64_t steps = t->layout.exchange_ring, tokens = values[Q]->rows / t->batch;
     const uint64_t columns = 2 * values[K]->columns;
     struct tdm_eager_value *buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
     for (uint64_t i = 0; i < steps; i++) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
         struct tdm_eager_value *output, *sums;
-        bool halved = kernel.queries < tokens;
+        bool middle = i > 0 && i + 1 < steps;
         m->stream = i % 2 == 0 ? 0 : CP_STREAM;
-        if (i > 0 && i + 1 < steps && m->status != TDM_OK)
+        if (middle && m->status != TDM_OK)
             continue;
-        if (i > 0 && i + 1 < steps) {
-            middle_forward(t, &rows, values[K]->rows * columns * BF16, &kernel,
-                           halved ? values[Q]->rows / 2 * values[Q]->columns * BF16 : 0);
-            continue;
-        }
-        if (i > 0) {
+        if (middle) {
+            keep_row(t, &rows, values[K]->rows * columns * BF16);
+        } else if (i > 0) {
             megatron_keep(m, kept, buffer);
             buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
         }
-        if (halved)
-            make(t, kept, values[Q]->rows / 2, values[Q]->columns, BF16);
+        read_halves(t, &step, &kernel, values[Q], 1, columns);
+        tdm_drop(m, inputs[i % 2]);
+        inputs[i % 2] = kernel.queries < tokens && t->packed ? tdm_take(step.values[0]) : NULL;
+        if (middle) {
+            middle_forward(t, &rows, &kernel);
+            continue;
+        }
         megatron_kernel_forward(t, &kernel, &output, &sums);
+        sums = turned_sums(t, sums);
         megatron_keep(m, kept, output);
         megatron_keep(m, kept, sums);
         if (i == 0)
@@ -169,10 +206,25 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values
     tdm_drop(m, values[V]);
     values[K] = buffer;
     values[V] = NULL;
+    drop_halves(t, &step);
+    tdm_drop(m, inputs[0]);
+    tdm_drop(m, inputs[1]);
     megatron_drop_all(m, kept);
 }
 
 #define LIKE_STEPS 4u /* of steps with equal allocations, only these are run */
+
+/* Sums of the later half of the queries, where a step has these alone, and of all, if they are by
+ * heads. */
+static void ring_sums(struct tdm_megatron *t, struct megatron_kept *kept,
+                      const struct tdm_eager_value *sums)
+{
+    uint64_t ring_rank = t->context_rank / t->layout.exchange_heads;
+    if (ring_rank + 1 < t->layout.exchange_ring)
+        megatron_keep(t->m, kept, turned_sums(t, tdm_value_new(t->m, sums->rows / 2, 1, FP32)));
+    if (t->packed && !t->flash)
+        make(t, kept, sums->rows, 1, FP32);
+}
 
 /* Sets gradients[Q, K, V] from values[Q] and values[K], the last buffer. */
 static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
@@ -181,6 +233,9 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const 
     struct tdm_eager *m = t->m;
     uint64_t tokens = values[Q]->rows / t->batch, like = 0;
     struct megatron_kernel before = {0};
+    struct megatron_kept sums = {.count = 0};
+    struct halves halves = {{NULL}};
+    ring_sums(t, &sums, values[SAVED_SUMS]);
     gradients[Q] = tdm_value_like(m, values[Q]);
     struct tdm_eager_value *buffers[2];
     for (unsigned i = 0; i < 2; i++)
@@ -188,20 +243,17 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const 
     for (uint64_t i = t->layout.exchange_ring; i-- > 0 && m->status == TDM_OK;) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
         struct tdm_eager_value *step[3] = {0};
-        struct megatron_kept halves = {.count = 0};
         like = kernel.queries == before.queries && kernel.keys == before.keys ? like + 1 : 0;
         before = kernel;
         if (like >= LIKE_STEPS)
             continue;
-        for (unsigned h = 0; h < 3 && kernel.queries < tokens; h++) /* of q, out, dout */
-            make(t, &halves, values[Q]->rows / 2, values[Q]->columns, BF16);
-        for (unsigned h = 0; h < 2 && kernel.keys < tokens; h++)
-            make(t, &halves, values[K]->rows / 2, values[K]->columns / 2, BF16);
+        read_halves(t, &halves, &kernel, values[Q], 3, values[K]->columns); /* q, out, dout */
         megatron_kernel_backward(t, &kernel, step);
         for (unsigned g = 0; g < 3; g++)
-            megatron_keep(m, &halves, step[g]);
-        megatron_drop_all(m, &halves);
+            tdm_drop(m, step[g]);
     }
+    drop_halves(t, &halves);
+    megatron_drop_all(m, &sums);
     for (unsigned g = K; g <= V; g++) {
         gradients[g] = tdm_value_view(m, buffers[0]);
         gradients[g]->rows = values[K]->rows;

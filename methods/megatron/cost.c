@@ -51,6 +51,8 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
         extra = (s->gelu_mlp ? 2.0 : 3.0) * model->hidden * model->intermediate * model->layers /
                 (double)tdm_model_active_matmul_parameters(model);
     cost->product_flops += forward * extra;
+    if (s->packed && !s->hybrid && s->longest > 0) /* of each sequence by itself */
+        cost->attention_flops *= (double)s->longest / (double)settings->torch.tokens;
     double steps = (double)l->microbatches / copies;
     cost->product_flops *= steps;
     cost->attention_flops *= steps;

@@ -2,8 +2,9 @@
 /*
  * Mixtures of experts of Megatron-Core: router, dispatch by all-to-all, grouped products over this
  * rank's experts, and shared experts. Tokens are spread evenly over the experts; with
- * moe_pad_expert_input_to_capacity they are, in other runs it is an assumption.
- * Sources: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,
+ * moe_pad_expert_input_to_capacity they are, in other runs it is an assumption. An expert's
+ * capacity is its even share times moe_expert_capacity_factor, rounded up (moe_utils.py,
+ * get_capacity). Sources: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,
  * shared_experts,moe_utils}.py, fusions/fused_bias_swiglu.py (WeightedSwiGLUFunction);
  * transformer_engine/pytorch/{permutation,module/grouped_linear}.py, triton/permutation.py.
  */
@@ -11,7 +12,7 @@
 
 #include "base/size.h"
 
-#define INT32 4u
+#include <math.h>
 
 static struct tdm_eager_value *made(struct tdm_megatron *t, uint64_t rows, uint64_t columns,
                                     uint16_t element_bytes)
@@ -228,7 +229,11 @@ uint64_t megatron_routed_rows(const struct tdm_megatron *t)
 {
     const struct tdm_experts *e = &t->config->experts;
     uint64_t rows = t->part_rows * e->per_token;
-    return t->set.pads_experts ? tdm_size_ceil_div(rows, e->count) * e->count : rows;
+    double factor = t->set.capacity_factor;
+    if (factor == 0) /* dropless, or padded to their even share */
+        return t->set.pads_experts ? tdm_size_ceil_div(rows, e->count) * e->count : rows;
+    uint64_t capacity = (uint64_t)ceil((double)rows / e->count * factor) * e->count;
+    return t->set.pads_experts || capacity < rows ? capacity : rows;
 }
 
 struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct megatron_layer *layer,

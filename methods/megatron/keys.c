@@ -8,11 +8,13 @@
 #include <stddef.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, megatron.name)
 #define MOST_RANKS 65536u
 #define MOST_MICROBATCHES 65536u
+#define MOST_FACTOR 1024.0
 
 /* A count, or the word that stands for 0. */
 static enum tdm_status read_size(const struct tdm_method_key *key, const char *value,
@@ -49,6 +51,29 @@ static enum tdm_status read_targets(const struct tdm_method_key *key, const char
     };
     return tdm_key_read_words(key, value, modules, sizeof(modules) / sizeof(modules[0]),
                               &settings->torch.lora_targets, err);
+}
+
+/* A positive number, or "none". */
+static enum tdm_status read_factor(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double factor = strtod(value, &end);
+    if (strcmp(value, "none") == 0)
+        factor = 0;
+    else if (end == value || *end != '\0' || !(factor > 0) || factor > MOST_FACTOR)
+        return tdm_key_bad_value(key, value, err);
+    settings->megatron.capacity_factor = factor;
+    return TDM_OK;
+}
+
+static enum tdm_status read_longest(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "all") != 0)
+        return tdm_key_read_tokens(key, value, settings, err);
+    settings->megatron.longest = 0;
+    return TDM_OK;
 }
 
 /* "A,B": A ranks exchange heads, and B such groups form a ring. */
@@ -146,6 +171,31 @@ static bool has_scores(const struct tdm_key_case *c)
     return c->settings->megatron.attention == TDM_BACKEND_UNFUSED;
 }
 
+static bool packs(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.packed && !c->settings->megatron.hybrid;
+}
+
+static bool packs_no_sequences(const struct tdm_key_case *c)
+{
+    return !c->settings->megatron.packed && !c->settings->megatron.hybrid;
+}
+
+static bool is_no_hybrid(const struct tdm_key_case *c)
+{
+    return !c->settings->megatron.hybrid;
+}
+
+static bool is_hybrid(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.hybrid;
+}
+
+static const struct tdm_key_need needs_packing = {"without qkv_format=thd", packs};
+static const struct tdm_key_need needs_no_packing = {"with packed sequences", packs_no_sequences};
+static const struct tdm_key_need needs_no_hybrid = {
+    "with hybrid_context_parallel, whose sequences are packed", is_no_hybrid};
+static const struct tdm_key_need needs_hybrid = {"without hybrid_context_parallel", is_hybrid};
 static const struct tdm_key_need needs_scores = {"without attention_backend=unfused", has_scores};
 
 static bool has_experts(const struct tdm_key_case *c)
@@ -251,8 +301,11 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      "GPUs that divide every expert; tensor: as all else", read_size, FIELD(expert_tensor),
      .least = 1, .most = MOST_RANKS, .needs = {&needs_experts}},
     {"moe_pad_expert_input_to_capacity", "no|yes", "no",
-     "with moe_expert_capacity_factor=1; no: experts get equally many tokens", tdm_key_read_switch,
-     FIELD(pads_experts), .needs = {&needs_experts}},
+     "with moe_expert_capacity_factor, which is 1 if unsaid; no: experts get equally many tokens",
+     tdm_key_read_switch, FIELD(pads_experts), .needs = {&needs_experts}},
+    {"moe_expert_capacity_factor", "F|none", "none",
+     "most tokens of an expert, as a multiple of its even share; none: dropless", read_factor,
+     .needs = {&needs_experts}},
     {"moe_permute_fusion", "no|yes", "no", "tokens are put in order by one kernel",
      tdm_key_read_switch, FIELD(permute_fusion), .needs = {&needs_experts}},
     {"moe_router_dtype", "bf16|fp32", "bf16", "of the router's logits and of probabilities",
@@ -269,8 +322,18 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"make_vocab_size_divisible_by", "N", "128", "rows of the embedding of a tensor-parallel rank",
      tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = MOST_RANKS},
     {"create_attention_mask_in_dataloader", "no|yes", "no",
-     "a mask of all pairs comes with every micro-batch", tdm_key_read_switch,
-     FIELD(mask_in_loader)},
+     "a mask of all pairs comes with every micro-batch", tdm_key_read_switch, FIELD(mask_in_loader),
+     .needs = {&needs_no_packing}},
+    {"qkv_format", "sbhd|thd", "sbhd",
+     "thd: packed sequences (--sft, --dataloader-inter-document-masking), --context is all of them",
+     tdm_key_read_switch, FIELD(packed), .needs = {&needs_no_hybrid}},
+    {"max_seqlen_q", "N|all", "all", "of thd: tokens of the longest sequence, padded", read_longest,
+     FIELD(longest), .needs = {&needs_packing}},
+    {"hybrid_context_parallel", "no|yes", "no",
+     "a sequence has as many data and context ranks as its length asks for", tdm_key_read_switch,
+     FIELD(hybrid)},
+    {"max_seqlen_per_dp_cp_rank", "N", NULL, "of hybrid_context_parallel: most tokens of a rank",
+     tdm_key_read_tokens, FIELD(hybrid_tokens), .needs = {&needs_hybrid}},
     {"attention_backend", "auto|flash|fused|unfused", "auto",
      "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2; unfused: scores in memory",
      tdm_key_read_choice, FIELD(attention)},

@@ -69,11 +69,17 @@ struct tdm_megatron_settings {
     uint64_t expert, expert_tensor; /* degrees of experts; expert_tensor 0: as tensor */
     bool attention_dropout;         /* of scores that are in memory */
     bool pads_experts, wide_router, permute_fusion;
+    double capacity_factor; /* of an expert, of its even share of tokens; 0: no limit */
+    bool packed;            /* qkv_format=thd: sequences without padding, one behind the other */
+    uint64_t longest;       /* of packed: tokens of a sequence; 0: one sequence */
+    bool hybrid;            /* ranks that divide a sequence follow from its length ... */
+    uint64_t hybrid_tokens; /* ... of which each has at most this many tokens */
     bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments */
     bool regather; /* inputs of adapters are gathered again in the backward */
 };
 
-/* How the GPUs are divided, with all open values settled. */
+/* How the GPUs are divided, with all open values settled. With hybrid context parallelism context
+ * and data are those of a sequence of all tokens. */
 struct tdm_megatron_layout {
     uint64_t tensor, context, pipeline, data;
     uint64_t expert, expert_tensor, expert_data; /* how the same GPUs divide experts */

@@ -64,6 +64,9 @@ struct tdm_megatron {
     const struct tdm_model *config;
     struct tdm_megatron_settings set;
     struct tdm_megatron_layout layout;
+    /* Packed sequences: they are one row of the batch. `longest` is of the whole sequence. */
+    bool packed;
+    uint64_t longest, sequences;
     bool flash;    /* FlashAttention-2 instead of cuDNN's kernel */
     bool old_card; /* before Hopper */
     uint64_t batch, tokens;

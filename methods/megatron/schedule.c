@@ -97,7 +97,7 @@ static void take_batch(struct tdm_megatron *t)
     const uint16_t widths[] = {INT64, INT64, FP32, INT64};
     for (unsigned i = 0; i < 4; i++)
         megatron_keep(m, &whole, tdm_value_new(m, all, 1, widths[i]));
-    if (t->set.mask_in_loader)
+    if (t->set.mask_in_loader && !t->packed)
         t->mask = tdm_value_new(m, t->batch * length, length, BOOL);
     t->tokens_in =
         t->layout.context > 1 ? tdm_value_new(m, t->rows, 1, INT64) : tdm_take(whole.values[0]);
@@ -142,12 +142,13 @@ static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chu
     return y;
 }
 
-/* Angles of all tokens, or with context parallelism only of this rank's. A cache keeps them. */
+/* Angles of all tokens, or with context parallelism only of this rank's; of packed sequences those
+ * of the longest, whole. A cache keeps them. */
 static void make_angles(struct tdm_megatron *t)
 {
     if (t->angles == NULL && !t->set.learned_positions)
         t->angles = tdm_value_new(
-            t->m, t->tokens,
+            t->m, t->packed ? t->longest : t->tokens,
             t->config->latent.kv_rank > 0 ? t->config->rotary_dim : t->config->head_dim, FP32);
 }
 

@@ -43,6 +43,39 @@ static enum tdm_status divide_gpus(const struct tdm_method_settings *settings,
     return TDM_OK;
 }
 
+/* Hybrid context parallelism: a sequence has as many ranks, a power of two, as it needs for no
+ * rank to have more than max_seqlen_per_dp_cp_rank tokens of it. Others are left to other
+ * sequences. Source: megatron/core/pipeline_parallel/hybrid_cp_schedule.py (gpus_needed). */
+static enum tdm_status divide_by_length(const struct tdm_method_settings *settings,
+                                        struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    uint64_t ranks = l->context * l->data, needed = 1;
+    if (!s->hybrid)
+        return TDM_OK;
+    if (s->hybrid_tokens == 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set hybrid_context_parallel: needs max_seqlen_per_dp_cp_rank=N");
+    if (l->pipeline > 1)
+        return tdm_fail(err, TDM_USAGE, "--set hybrid_context_parallel: not with a pipeline");
+    if (settings->torch.batch > 1)
+        return tdm_fail(err, TDM_USAGE,
+                        "--batch: hybrid_context_parallel runs one sequence after the other");
+    while (needed < tdm_size_ceil_div(settings->torch.tokens, s->hybrid_tokens))
+        needed *= 2;
+    if (ranks % needed != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set max_seqlen_per_dp_cp_rank: %" PRIu64 " tokens need %" PRIu64
+                 " ranks, and there are %" PRIu64 " of data and context parallelism",
+                 settings->torch.tokens, needed, ranks);
+        return tdm_hint(err, "--set max_seqlen_per_dp_cp_rank=%" PRIu64,
+                        tdm_size_ceil_div(settings->torch.tokens, ranks));
+    }
+    l->context = needed;
+    l->data = ranks / needed;
+    return TDM_OK;
+}
+
 /* The GPUs of a stage divide experts among expert, expert tensor and expert data ranks. */
 static enum tdm_status divide_experts(const struct tdm_model *model,
                                       const struct tdm_method_settings *settings,
@@ -160,6 +193,14 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
     l->sequence_parallel = s->sequence_parallel && l->tensor > 1;
     if (l->sequence_parallel)
         parts = parts % 2 == 0 ? parts * l->tensor / (l->tensor % 2 == 0 ? 2 : 1) : l->tensor;
+    if (s->packed && s->longest % parts != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set max_seqlen_q: each packed sequence is padded to a multiple of %" PRIu64
+                 " tokens",
+                 parts);
+        return tdm_hint(err, "--set max_seqlen_q=%" PRIu64,
+                        tdm_size_ceil_div(s->longest, parts) * parts);
+    }
     if (tokens % parts != 0) {
         tdm_fail(err, TDM_USAGE,
                  "--context: %" PRIu64 " is not a multiple of the %" PRIu64
@@ -249,6 +290,32 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* Packed sequences: Transformer Engine 2.11 refuses them with all_gather and a2a+p2p
+ * (attn_forward_func_with_cp, AttnFuncWithCPAndKVAllGather), scores in memory have no lengths, and
+ * latent attention is not known. */
+static enum tdm_status check_packed(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    const char *key = s->hybrid ? "hybrid_context_parallel" : "qkv_format";
+    if (!s->packed && !s->hybrid)
+        return TDM_OK;
+    if (model->latent.kv_rank > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: packed sequences with latent attention are not modelled", key);
+    if (s->attention == TDM_BACKEND_UNFUSED)
+        return tdm_fail(err, TDM_USAGE, "--set %s: not with attention_backend=unfused", key);
+    if (s->longest > tdm_size_mul(settings->torch.batch, settings->torch.tokens))
+        return tdm_fail(err, TDM_USAGE, "--set max_seqlen_q: longer than all tokens");
+    if (l->context == 1 || s->exchange == TDM_CP_P2P || s->exchange == TDM_CP_A2A)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "--set cp_comm_type: Transformer Engine's %s takes no packed sequences",
+             s->exchange == TDM_CP_ALL_GATHER ? "all_gather" : "a2a+p2p");
+    return tdm_hint(err, "cp_comm_type=p2p and a2a take them");
+}
+
 /* Transformer Engine (attn_forward_func_with_cp) asserts that attention with a ring of K and V has
  * no window. */
 static enum tdm_status check_window(const struct tdm_model *model,
@@ -275,11 +342,15 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
     if (status == TDM_OK)
         status = divide_gpus(settings, &l, err);
     if (status == TDM_OK)
+        status = divide_by_length(settings, &l, err);
+    if (status == TDM_OK)
         status = divide_experts(model, settings, &l, err);
     if (status == TDM_OK)
         status = divide_layers(model, &settings->megatron, &l, err);
     if (status == TDM_OK)
         status = divide_heads(model, settings, &l, err);
+    if (status == TDM_OK)
+        status = check_packed(model, settings, &l, err);
     if (status == TDM_OK)
         status = check_window(model, settings, &l, err);
     if (status == TDM_OK)
@@ -306,6 +377,9 @@ enum tdm_status tdm_megatron_check(const struct tdm_model *model,
 const char *tdm_megatron_assumption(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings)
 {
+    if (settings->megatron.hybrid)
+        return "the step is that of a sequence of all tokens; a shorter one may leave a rank as many "
+               "as max_seqlen_per_dp_cp_rank";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "--window-size is that of the model; kernels store as much with it as without";
     return NULL;
@@ -338,6 +412,13 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->batch = settings->torch.batch;
     t->tokens = settings->torch.tokens / l->context;
     t->rows = t->batch * t->tokens;
+    t->packed = t->set.packed || t->set.hybrid;
+    if (t->packed) { /* flatten_batch_for_packed_sequences: one row of all sequences */
+        t->longest = t->set.packed && t->set.longest > 0 ? t->set.longest : settings->torch.tokens;
+        t->sequences = tdm_size_ceil_div(t->rows * l->context, t->longest);
+        t->tokens = t->rows;
+        t->batch = 1;
+    }
     t->sequence_parallel = l->sequence_parallel;
     t->part_rows = t->sequence_parallel ? t->rows / l->tensor : t->rows;
     t->heads = config->query_heads / l->tensor;

@@ -126,13 +126,15 @@ static struct tdm_eager_value *add_dora(struct tdm_eager *m, const struct tdm_to
 /* Adds the adapter to `base`, which it takes over. peft casts the input to the adapter's dtype, and
  * the sum back to the dtype of `base`, which under autocast is not that of the input. Its layers
  * for bitsandbytes copy `base` first if it is of 4 bits, and cast the adapter's result in place of
- * the sum, under autocast nothing (peft/tuners/lora/bnb.py). */
+ * the sum, under autocast nothing (peft/tuners/lora/bnb.py); so does that for AWQ, before it scales
+ * (awq.py). */
 static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                        const struct torch_layer *layer, enum tdm_projection p,
                                        struct tdm_eager_value *x, struct tdm_eager_value *base)
 {
     const struct tdm_quantized *quantized = layer->weight[p]->quantized;
-    bool bnb = quantized != NULL && tdm_quantized_is_bitsandbytes(quantized);
+    bool bnb = quantized != NULL && tdm_quantized_casts_results(quantized);
+    bool first = bnb && tdm_quantized_casts_first(quantized);
     bool casts = t->settings.peft && !(bnb && m->autocast);
     uint16_t base_bytes = base->element_bytes;
     tdm_label(m, "lora");
@@ -155,6 +157,8 @@ static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_tor
     struct tdm_eager_value *high =
         tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
     tdm_drop(m, low);
+    if (first && casts)
+        high = tdm_replace(m, high, tdm_cast(m, high, base_bytes));
     struct tdm_eager_value *scaled = tdm_mul_number(m, high);
     tdm_drop(m, high);
     if (bnb && casts)
@@ -168,6 +172,13 @@ static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_tor
     return y;
 }
 
+/* Ranks that divide heads and MLP have sums of o_proj and down_proj. */
+static struct tdm_eager_value *scattered(const struct tdm_torch_model *t, enum tdm_projection p,
+                                         struct tdm_eager_value *y)
+{
+    return p == TDM_PROJECTION_O || p == TDM_PROJECTION_DOWN ? tdm_tensor_scatter(t, y) : y;
+}
+
 struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x)
@@ -175,7 +186,7 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
     tdm_label(m, module_names[p]);
     if (layer->down[p] == NULL || t->adapters_off)
-        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
+        return scattered(t, p, tdm_torch_linear(m, t, x, weight, bias, weight->module));
     uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
     struct tdm_eager_value *input = tdm_module_enter(t, both, x);
     struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);

@@ -9,7 +9,6 @@
 
 #include <stddef.h>
 
-#define INT32 4u
 #define CUB_SORT_BYTES 16895u
 #define CUB_SHORT_SCAN_BYTES 1023u
 #define CUB_PUT_BYTES 6655u    /* for the sort in index_put, besides two copies of the keys */

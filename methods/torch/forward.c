@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The forward of a whole model (embedding, layers, head and loss), and its backward. */
 #include "base/size.h"
+#include "methods/eager/cut.h"
 #include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/tiles.h"
@@ -15,7 +16,7 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
-    struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
+    struct tdm_eager_value *embedded = tdm_tensor_embedding(t);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->position_weight != NULL) {
         tdm_label(m, "position_ids");
@@ -64,6 +65,47 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     return normed;
 }
 
+bool tdm_torch_has_own_loss(const struct tdm_torch_settings *s)
+{
+    bool own = s->logits == TDM_LOGITS_HF || s->logits == TDM_LOGITS_HF_HELD;
+    return own && s->compile != TDM_COMPILE_ALL && s->logits_tiles == 0 && s->tokens > 1;
+}
+
+/* logits[..., :-1, :].contiguous(). Of one sequence the part is contiguous as it is. */
+static struct tdm_eager_value *shifted_logits(struct tdm_torch_model *t,
+                                              struct tdm_eager_value *logits)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_torch_settings *s = &t->settings;
+    tdm_label(m, "shift_logits");
+    struct tdm_eager_value *part = tdm_rows(m, logits, s->batch * (s->tokens - 1));
+    struct tdm_eager_value *shifted = s->batch > 1 ? tdm_clone(m, part) : tdm_take(part);
+    tdm_drop(m, part);
+    return shifted;
+}
+
+/* The loss of transformers to 4.48 (loss/loss_utils.py ForCausalLMLoss; to 4.45 in each model's
+ * file): logits in fp32 stay beside their shifted copy while the cross entropy runs. */
+static struct tdm_eager_value *shifted_loss(struct tdm_torch_model *t,
+                                            struct tdm_eager_value *logits)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_torch_settings *s = &t->settings;
+    tdm_label(m, "logits.float()");
+    struct tdm_eager_value *wide = tdm_cast(m, logits, FP32), *shifted = shifted_logits(t, wide);
+    tdm_label(m, "labels");
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_WORKSPACE;
+    struct tdm_eager_value *labels = tdm_value_new(m, s->batch, s->tokens - 1, INT64);
+    m->category = before;
+    tdm_label(m, "loss");
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, shifted, labels);
+    tdm_drop(m, labels);
+    tdm_drop(m, shifted);
+    tdm_drop(m, wide);
+    return loss;
+}
+
 /* Mean cross entropy of the logits, cast to fp32 unless TDM_LOGITS_BF16, and of labels shifted by
  * one. */
 static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
@@ -86,7 +128,7 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
     tdm_label(m, "loss");
     struct tdm_eager_value *loss = s->compile == TDM_COMPILE_ALL
                                        ? tdm_fused_cross_entropy(m, wide, labels)
-                                       : tdm_cross_entropy(m, wide, labels);
+                                       : tdm_tensor_cross_entropy(t, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);
@@ -145,6 +187,18 @@ static struct tdm_eager_value *score_and_loss(struct tdm_torch_model *t,
     return loss;
 }
 
+/* The loss without logits of all tokens. */
+static struct tdm_eager_value *loss_by_parts(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden)
+{
+    if (t->settings.logits == TDM_LOGITS_CUT) {
+        tdm_label(t->m, "loss");
+        return tdm_cut_cross_entropy(t->m, hidden, t->head);
+    }
+    return t->settings.logits == TDM_LOGITS_FUSED ? tdm_torch_fused_loss(t, hidden)
+                                                  : tdm_torch_chunked_loss(t, hidden);
+}
+
 static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden)
 {
@@ -155,30 +209,36 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
-    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED) {
+    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED ||
+        t->settings.logits == TDM_LOGITS_CUT) {
         struct tdm_eager_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
-        struct tdm_eager_value *mean = t->settings.logits == TDM_LOGITS_FUSED
-                                           ? tdm_torch_fused_loss(t, input)
-                                           : tdm_torch_chunked_loss(t, input);
+        struct tdm_eager_value *mean = loss_by_parts(t, input);
         tdm_drop(m, input);
         return tdm_module_leave(t, TDM_MODULE_HEAD, mean);
     }
     struct tdm_eager_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
-    m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
+    rows = tdm_replace(m, rows, tdm_tensor_gather(t, rows));
+    m->category = TDM_METHOD_LOGITS;
     struct tdm_eager_value *logits =
                                tdm_torch_linear(m, t, rows, t->head, t->head_bias, TDM_MODULE_HEAD),
                            *loss;
+    logits = tdm_tensor_logits(t, logits);
     logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);
     logits = tdm_torch_scale_logits(m, t, logits);
+    bool shifts = tdm_torch_has_own_loss(&t->settings) && t->settings.loss != TDM_LOSS_PADDED;
+    if (shifts && t->settings.loss == TDM_LOSS_WIDE) {
+        tdm_label(m, "logits.float()");
+        logits = tdm_replace(m, logits, tdm_cast(m, logits, FP32));
+    }
     if (last) {
         tdm_torch_cache_drop(t); /* the output object is freed once its logits are read */
         struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);
         loss = tdm_mean(m, wide);
         tdm_drop(m, wide);
     } else {
-        loss = causal_loss(t, logits);
+        loss = shifts ? shifted_loss(t, logits) : causal_loss(t, logits);
     }
     m->category = TDM_METHOD_WORKSPACE;
     if (t->settings.logits == TDM_LOGITS_HF_HELD) {
@@ -236,5 +296,10 @@ void tdm_torch_backward(struct tdm_torch_model *t)
 {
     call(t, t->settings.wrapper->before_backward);
     tdm_backward(t->m, t->loss, NULL);
+    if (t->settings.drops_loss && t->held_input != NULL) {
+        tdm_drop(t->m, t->loss);
+        tdm_drop(t->m, t->held_input);
+        t->loss = t->held_input = NULL;
+    }
     call(t, t->settings.wrapper->after_backward);
 }

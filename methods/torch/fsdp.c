@@ -4,6 +4,7 @@
  * torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
  * post_backward), _fsdp_collectives.py (foreach_all_gather, foreach_reduce). */
 #include "base/size.h"
+#include "methods/eager/float8.h"
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
@@ -22,7 +23,7 @@ static uint16_t shard_bytes(const struct tdm_torch_model *t)
 /* Ranks that share a copy of all parameters. */
 static uint64_t shard_ranks(const struct tdm_torch_model *t)
 {
-    return t->settings.ranks / tdm_fsdp_replicas(&t->settings.fsdp);
+    return tdm_fsdp_shards(&t->settings);
 }
 
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
@@ -136,6 +137,44 @@ static struct tdm_eager_value *gather_offloaded(struct tdm_torch_model *t, uint3
     return gathered;
 }
 
+/* Weights of the group that are gathered in 8 bits, or the others: elements of all ranks. */
+static uint64_t gathered_elements(const struct tdm_torch_model *t, uint32_t group, bool float8)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (tdm_fsdp_of(t)->group_of[i] == group && tdm_fsdp_of(t)->wholes[i]->is_float8 == float8)
+            elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t);
+    return elements;
+}
+
+/* The all-gather of a group of which some weights go in 8 bits, as bytes. Their shards are cast one
+ * after the other in the stream of gathers, and stay until all are in the buffer (torchao
+ * float8/fsdp_utils.py fsdp_pre_all_gather; torch _fsdp_collectives.py foreach_all_gather). */
+static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = t->wrapped;
+    struct tdm_eager_value **inputs =
+        calloc((size_t)t->parameter_count + 1, sizeof(struct tdm_eager_value *));
+    if (inputs == NULL)
+        tdm_eager_no_memory(t->m);
+    t->m->stream = STREAM_GATHER;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (f->group_of[i] == group && f->wholes[i]->is_float8)
+            inputs[i] = tdm_float8_cast(t->m, t->parameters[i]);
+    t->m->stream = STREAM_COMPUTE;
+    uint64_t others = gathered_elements(t, group, false);
+    if (t->settings.fp32_weights)
+        inputs[t->parameter_count] =
+            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, others / shard_ranks(t), BF16);
+    struct tdm_eager_value *gathered =
+        new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
+                   gathered_elements(t, group, true) + others * BF16, 1);
+    for (uint32_t i = 0; i <= t->parameter_count; i++)
+        tdm_drop(t->m, inputs[i]);
+    free(inputs);
+    return gathered;
+}
+
 /* Starts the all-gather of a group. Its input is the contiguous shards in bf16. */
 void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 {
@@ -145,6 +184,10 @@ void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
     f->gathering = group;
     if (t->settings.fsdp.offload) {
         f->gathered = gather_offloaded(t, group);
+        return;
+    }
+    if (gathered_elements(t, group, true) > 0) {
+        f->gathered = gather_float8(t, group);
         return;
     }
     uint64_t elements = group_elements(t, group, false);

@@ -24,10 +24,11 @@ enum tdm_reduce_dtype { TDM_REDUCE_AS_SHARDS, TDM_REDUCE_BF16, TDM_REDUCE_FP32 }
 struct tdm_fsdp_settings {
     enum tdm_reshard reshard;           /* reshard_after_forward */
     enum tdm_reduce_dtype reduce_dtype; /* of MixedPrecisionPolicy */
-    bool units_of_ends; /* fully_shard also wraps the embedding, and last norm with head */
-    bool shards_on_gpu; /* the model is not created on the meta device */
-    bool offload;       /* CPUOffloadPolicy: shards, their gradients and states in host memory */
-    uint64_t replicas;  /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
+    bool units_of_ends;  /* fully_shard also wraps the embedding, and last norm with head */
+    bool shards_on_gpu;  /* the model is not created on the meta device */
+    bool offload;        /* CPUOffloadPolicy: shards, their gradients and states in host memory */
+    bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
+    uint64_t replicas;   /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
 
 static inline uint64_t tdm_fsdp_replicas(const struct tdm_fsdp_settings *s)

@@ -246,6 +246,13 @@ static bool was_on_gpu(const struct tdm_key_case *c)
     return !is_sharded(c) || c->settings->torch.fsdp.shards_on_gpu;
 }
 
+static bool casts_tensorwise(const struct tdm_key_case *c)
+{
+    return c->settings->torch.float8 == TDM_FLOAT8_TENSORWISE;
+}
+
+static const struct tdm_key_need needs_tensorwise = {"without float8_recipe=tensorwise",
+                                                     casts_tensorwise};
 static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
 static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
 static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
@@ -265,6 +272,9 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {"offload_policy", "none|cpu", "none",
      "cpu: CPUOffloadPolicy, shards, their gradients and the optimizer in host memory",
      tdm_key_read_switch, FIELD(torch.fsdp.offload), .needs = {&needs_shards}},
+    {"enable_fsdp_float8_all_gather", "no|yes", "no",
+     "projections with float8_recipe=tensorwise are gathered in 8 bits", tdm_key_read_switch,
+     FIELD(torch.fsdp.gathers_float8), .needs = {&needs_shards, &needs_tensorwise}},
     {"dp_replicate_size", "N", "1",
      "HSDP: groups of GPUs that have all shards each; between them gradients are all-reduced",
      read_replicas, FIELD(torch.fsdp.replicas), .least = 1, .most = MOST_RANKS,
@@ -277,7 +287,6 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
 {
-    (void)model;
     const struct tdm_torch_settings *torch = &settings->torch;
     const struct {
         const char *key, *what;
@@ -304,7 +313,7 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
                             unknown[i].key, unknown[i].what);
-    return TDM_OK;
+    return tdm_tensor_check(model, settings, err);
 }
 
 /* Number of parameters that are gathered again for the backward. */
@@ -329,23 +338,24 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                      struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *s = &settings->torch;
-    const uint64_t groups = tdm_fsdp_replicas(&s->fsdp), ranks = s->ranks / groups;
+    const uint64_t groups = tdm_fsdp_replicas(&s->fsdp), ranks = tdm_fsdp_shards(s),
+                   tensor = tdm_tensor_ranks(s);
     const double replicas = (double)groups;
-    const struct tdm_gpu_group shards = {ranks, 1, s->context.gpus_per_node},
-                               copies = {groups, ranks, s->context.gpus_per_node};
+    const struct tdm_gpu_group shards = {ranks, tensor, s->context.gpus_per_node},
+                               copies = {groups, ranks * tensor, s->context.gpus_per_node};
     double share = (double)(ranks - 1) / (double)ranks;
     double shard_bytes = s->fp32_weights ? FP32 : BF16;
-    double again = gathered_again(model, &s->fsdp);
-    double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes;
-    tdm_traffic_add(&cost->sent, shards,
-                    share * ((double)model->parameters + again) * BF16 + share * reduced);
+    double whole = (double)model->parameters / (double)tensor;
+    double again = gathered_again(model, &s->fsdp) / (double)tensor;
+    double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes / (double)tensor;
+    tdm_traffic_add(&cost->sent, shards, share * (whole + again) * BF16 + share * reduced);
     tdm_traffic_add(&cost->sent, copies, 2 * (replicas - 1) / replicas * reduced / (double)ranks);
     if (s->fsdp.offload) /* shards up for each gather, gradients down */
-        cost->host_bytes +=
-            (((double)model->parameters + again) * shard_bytes + reduced) / (double)ranks;
+        cost->host_bytes += ((whole + again) * shard_bytes + reduced) / (double)ranks;
+    tdm_tensor_cost(model, settings, cost);
 }
 
-static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};
+static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, NULL};
 
 static const char *const without[] = {
     "quantization", "double_quantization", "bnb_keeps_inputs", "modules_to_save", "autocast", NULL};

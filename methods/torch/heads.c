@@ -91,14 +91,7 @@ static struct tdm_eager_value *rotate_halves(struct tdm_eager *m, struct tdm_eag
 /* Llama 4's norm of a head: no weight. Takes x. */
 static struct tdm_eager_value *head_norm(struct tdm_eager *m, struct tdm_eager_value *x)
 {
-    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
-    struct tdm_eager_value *scale = tdm_square(m, wide);
-    scale = tdm_replace(m, scale, tdm_row_mean(m, scale));
-    scale = tdm_replace(m, scale, tdm_add_number(m, scale));
-    scale = tdm_replace(m, scale, tdm_rsqrt(m, scale));
-    struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
-    tdm_drop(m, scale);
-    tdm_drop(m, wide);
+    struct tdm_eager_value *normed = tdm_torch_normed(m, x);
     struct tdm_eager_value *y = tdm_cast(m, normed, x->element_bytes);
     tdm_drop(m, normed);
     tdm_drop(m, x);

@@ -2,6 +2,8 @@
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
+#include <regex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +13,78 @@
 #define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
 
-/* Names separated by commas or spaces, or all. */
+/* Is the projection's module in a layer matched by the whole expression? Models that have a text
+ * model inside give it longer names. */
+static bool is_matched(const regex_t *expression, const char *projection)
+{
+    static const char *const models[] = {
+        "model.layers.0.", "model.language_model.layers.0.", "language_model.model.layers.0.",
+        "layers.0.",       "model.text_model.layers.0.",     ""};
+    static const char *const parts[] = {"self_attn.", "mlp.", ""};
+    char name[128];
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
+        for (size_t j = 0; j < sizeof(parts) / sizeof(parts[0]); j++) {
+            regmatch_t match;
+            snprintf(name, sizeof(name), "%s%s%s", models[i], parts[j], projection);
+            if (regexec(expression, name, 1, &match, 0) == 0 && match.rm_so == 0 &&
+                name[match.rm_eo] == '\0')
+                return true;
+        }
+    return false;
+}
+
+/* peft matches the names of modules by a regular expression (re.fullmatch). Python's \d and (?: are
+ * written as POSIX has them. */
+static enum tdm_status read_expression(const struct tdm_method_key *key, const char *value,
+                                       struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char text[512];
+    size_t used = 0;
+    regex_t expression;
+    for (const char *at = value; *at != '\0' && used + 8 < sizeof(text); at++) {
+        if (at[0] == '\\' && at[1] == 'd') {
+            bool inside = used > 0 && text[used - 1] == '[';
+            used += (size_t)snprintf(text + used, sizeof(text) - used, inside ? "0-9" : "[0-9]");
+            at++;
+        } else if (at[0] == '(' && at[1] == '?' && at[2] == ':') {
+            text[used++] = '(';
+            at += 2;
+        } else {
+            text[used++] = *at;
+        }
+    }
+    text[used] = '\0';
+    settings->torch.lora_targets = 0;
+    if (regcomp(&expression, text, REG_EXTENDED) != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.128s\" is not a regular expression that can be read",
+                        key->name, value);
+    for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+        if (is_matched(&expression, tdm_projection_name(p)))
+            settings->torch.lora_targets |= 1u << p;
+    regfree(&expression);
+    if (settings->torch.lora_targets != 0)
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.128s\" matches no projection of a layer",
+                    key->name, value);
+}
+
+/* Names of projections, without those of the modules that hold them. */
+static void without_modules(const char *value, char *out, size_t out_bytes)
+{
+    static const char *const modules[] = {"self_attn.", "mlp."};
+    size_t used = 0;
+    while (*value != '\0' && used + 1 < out_bytes) {
+        for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
+            if (strncmp(value, modules[i], strlen(modules[i])) == 0)
+                value += strlen(modules[i]);
+        out[used++] = *value++;
+    }
+    out[used] = '\0';
+}
+
+/* Names separated by commas or spaces, each perhaps after the module that has it
+ * (self_attn.q_proj); a regular expression; or all. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -19,10 +92,14 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
         settings->torch.lora_targets = (1u << TDM_PROJECTIONS) - 1;
         return TDM_OK;
     }
+    if (strpbrk(value, "()[]*\\|") != NULL)
+        return read_expression(key, value, settings, err);
+    char names[512];
+    without_modules(value, names, sizeof(names));
     struct tdm_key_word words[TDM_PROJECTIONS];
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         words[p] = (struct tdm_key_word){tdm_projection_name(p), 1u << p};
-    return tdm_key_read_words(key, value, words, TDM_PROJECTIONS, &settings->torch.lora_targets,
+    return tdm_key_read_words(key, names, words, TDM_PROJECTIONS, &settings->torch.lora_targets,
                               err);
 }
 
@@ -48,6 +125,30 @@ enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char 
         return TDM_OK;
     return tdm_key_read_words(key, value, words, sizeof(words) / sizeof(words[0]),
                               &settings->torch.liger, err);
+}
+
+/* A version, by its first two numbers, or "now". */
+static enum tdm_status read_version(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    unsigned long major = 0, minor = 0;
+    char *end = NULL;
+    settings->torch.loss = TDM_LOSS_PADDED;
+    if (strcmp(value, "now") == 0)
+        return TDM_OK;
+    if (*value >= '0' && *value <= '9')
+        major = strtoul(value, &end, 10);
+    if (end == NULL || (*end != '.' && *end != '\0'))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a version; expected one as 4.48.1", key->name,
+                        value);
+    if (*end == '.')
+        minor = strtoul(end + 1, NULL, 10);
+    if (major < 4 || (major == 4 && minor <= 45))
+        settings->torch.loss = TDM_LOSS_WIDE;
+    else if (major == 4 && minor <= 48)
+        settings->torch.loss = TDM_LOSS_SHIFTED;
+    return TDM_OK;
 }
 
 /* ---- needs ---- */
@@ -85,6 +186,12 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
 }
 
+static bool has_own_loss(const struct tdm_key_case *c)
+{
+    return c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
+           tdm_torch_has_own_loss(&c->settings->torch);
+}
+
 static bool has_score(const struct tdm_key_case *c)
 {
     return c->settings->torch.logits == TDM_LOGITS_SCORE;
@@ -105,9 +212,18 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
     return !has_checkpoints(c);
 }
 
+/* A key that users set and that changes no figure. */
+static bool never(const struct tdm_key_case *c)
+{
+    (void)c;
+    return false;
+}
+
+static const struct tdm_key_need needs_nothing = {"on memory: it changes a number alone", never};
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
+static const struct tdm_key_need needs_own_loss = {"without transformers' own loss", has_own_loss};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
@@ -139,6 +255,49 @@ const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
 {
     (void)text;
     return c->settings->torch.optimizer == TDM_TORCH_NO_OPTIMIZER ? "held" : "none";
+}
+
+static const struct {
+    const char *name;
+    enum tdm_quantization quantization;
+} bases[] = {
+    [TDM_BASE_WHOLE] = {"none", TDM_QUANTIZATION_NONE},
+    [TDM_BASE_NF4] = {"nf4", TDM_QUANTIZATION_NF4},
+    [TDM_BASE_NF4_DOUBLE] = {"nf4", TDM_QUANTIZATION_NF4},
+    [TDM_BASE_INT8] = {"int8", TDM_QUANTIZATION_INT8},
+    [TDM_BASE_GPTQ] = {"gptq", TDM_QUANTIZATION_GPTQ},
+    [TDM_BASE_AWQ] = {"awq", TDM_QUANTIZATION_AWQ},
+};
+
+static const char *settled_quantization(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return bases[c->model->base.kind].name;
+}
+
+#define USUAL_GROUP 128u
+
+enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_torch_settings *torch = &settings->torch;
+    const enum tdm_base_kind kind = model->base.kind;
+    torch->quantized_group = kind == TDM_BASE_WHOLE ? USUAL_GROUP : model->base.group;
+    if (kind == TDM_BASE_WHOLE || settings->method->serves)
+        return TDM_OK;
+    if (settings->method->system != &tdm_torch_system) {
+        tdm_fail(err, TDM_USAGE, "method %s: the quantized weights of %s are not modelled",
+                 settings->method->name, model->name);
+        return tdm_hint(err, "take the config of the model that was not quantized");
+    }
+    if (torch->quantization != TDM_QUANTIZATION_NONE &&
+        torch->quantization != bases[kind].quantization)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set quantization: the weights of %s are quantized already: %s",
+                        model->name, bases[kind].name);
+    torch->quantization = bases[kind].quantization;
+    torch->double_quantization |= kind == TDM_BASE_NF4_DOUBLE;
+    return TDM_OK;
 }
 
 static const char *settled_attention(const struct tdm_key_case *c, char *text)
@@ -173,12 +332,20 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score", "hf",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
-     "score: ForSequenceClassification's head, of reward models too",
+     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"transformers", "now|4.48|4.45", "now",
+     "any version of it, for its loss: to 4.48 the shifted logits are copied, to 4.45 also the "
+     "output is fp32",
+     .read = read_version, .needs = {&needs_own_loss}},
+    {"loss_held", "yes|no", "yes",
+     "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
+     "is done, as in a Trainer of transformers",
+     tdm_key_read_switch, FIELD(torch.drops_loss), .needs = {&tdm_need_lora, &needs_checkpoints}},
     {"num_labels", "N", "1", "outputs of the head of logits=score", tdm_key_read_count,
      FIELD(torch.labels), .least = 1, .most = LABELS_MOST, .needs = {&needs_score}},
     {"compile", "no|layers|all", "no",
@@ -201,6 +368,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
+    {"use_rslora", "no|yes", "no", "rank-stabilised LoRA: adapters are scaled by another number",
+     tdm_key_read_switch, FIELD(torch.rank_stabilised), .needs = {&needs_nothing}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
@@ -245,9 +414,11 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
 }
 
 const struct tdm_method_key tdm_keys_adapters[] = {
-    {"quantization", "none|nf4|int8|gptq", "none",
-     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ, 4 bits",
-     tdm_key_read_choice, FIELD(torch.quantization), .needs = {&tdm_need_lora}},
+    {"quantization", "none|nf4|int8|gptq|awq", NULL,
+     "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ and AWQ, 4 "
+     "bits; if nothing is said as the model's quantization_config",
+     tdm_key_read_choice, FIELD(torch.quantization), .settled = settled_quantization,
+     .needs = {&tdm_need_lora}},
     {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
      tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
     {"bnb_keeps_inputs", "no|yes", "no",
@@ -262,6 +433,14 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
      tdm_key_read_switch, FIELD(torch.autocast),
      .needs = {&needs_wide_products, &needs_bf16_weights}},
+    {.name = NULL},
+};
+
+/* torchao's Float8LinearConfig, by the names of its recipes. */
+const struct tdm_method_key tdm_keys_float8[] = {
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp", "none",
+     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes",
+     tdm_key_read_choice, FIELD(torch.float8)},
     {.name = NULL},
 };
 
@@ -306,6 +485,14 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                         settings->method->name, model->architecture);
     if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
         settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
+    settings->torch.fsdp.gathers_float8 &=
+        torch->float8 == TDM_FLOAT8_TENSORWISE && torch->wrapper == &tdm_fsdp_wrapper;
+    if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->fsdp.gathers_float8 && torch->fsdp.offload)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set enable_fsdp_float8_all_gather: it goes with offload_policy=none");
     if (torch->quantization != TDM_QUANTIZATION_NONE && torch->lora_rank == 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set quantization: quantized weights are frozen, so nothing would "

@@ -10,9 +10,7 @@
 
 #include <stddef.h>
 
-/* Gemma's norm: it multiplies by 1 + weight in fp32. */
-static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
-                                           struct tdm_eager_value *weight)
+struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
     struct tdm_eager_value *scale = tdm_square(m, wide);
@@ -22,6 +20,14 @@ static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager
     struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
     tdm_drop(m, scale);
     tdm_drop(m, wide);
+    return normed;
+}
+
+/* Gemma's norm: it multiplies by 1 + weight in fp32. */
+static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                           struct tdm_eager_value *weight)
+{
+    struct tdm_eager_value *normed = tdm_torch_normed(m, x);
     struct tdm_eager_value *factor = tdm_cast(m, weight, FP32);
     factor = tdm_replace(m, factor, tdm_add_number(m, factor));
     normed = tdm_replace(m, normed, tdm_mul(m, normed, factor));
@@ -359,7 +365,9 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
     struct tdm_eager_value *normed =
         norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
-    struct tdm_eager_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
+    struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
+    struct tdm_eager_value *kept = NULL, *attended = attend(m, t, number, tokens, &kept);
+    tdm_drop(m, tokens);
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
     if (layer->post_attention_norm != NULL)
@@ -372,13 +380,15 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     normed = norm_before(m, t, middle, layer->mlp_norm, layer->mlp_norm_bias);
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
+    tokens = tdm_tensor_gather(t, normed);
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
     struct tdm_eager_value *made = layer->shared_gate != NULL
-                                       ? tdm_torch_all_experts(m, t, layer, normed)
-                                   : layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
-                                   : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
-                                                      : mlp(m, t, layer, normed);
+                                       ? tdm_torch_all_experts(m, t, layer, tokens)
+                                   : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
+                                   : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
+                                                      : mlp(m, t, layer, tokens);
     made = tdm_module_leave(t, second, made);
+    tdm_drop(m, tokens);
     tdm_drop(m, normed);
     tdm_label(m, "post_feedforward_layernorm");
     if (layer->post_mlp_norm != NULL)

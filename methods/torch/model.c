@@ -134,17 +134,29 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     return value;
 }
 
+/* Recipes of torchtitan and accelerate convert layers both of whose dimensions cuBLAS takes in 8
+ * bits. The head stays, as both leave it out. */
+#define FLOAT8_MULTIPLE 16u
+
 /* A projection. A quantized one is no parameter that a wrapper handles. */
 static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_t number,
                                               enum tdm_role role)
 {
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, number, role);
-    if (tensor == NULL || t->quantized == NULL)
-        return add_weight(t, number, role);
+    if (tensor == NULL || t->quantized == NULL) {
+        struct tdm_eager_value *weight = add_weight(t, number, role);
+        bool even = tensor != NULL && tensor->rows % FLOAT8_MULTIPLE == 0 &&
+                    tensor->columns % FLOAT8_MULTIPLE == 0;
+        if (even) {
+            weight->float8 = (uint8_t)t->settings.float8;
+            weight->is_float8 = weight->float8 != TDM_FLOAT8_NO && t->settings.fsdp.gathers_float8;
+        }
+        return weight;
+    }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
-    struct tdm_eager_value *leaf =
-        tdm_quantized_leaf(t->m, t->settings.quantization, tensor->rows, tensor->columns,
-                           t->settings.bnb_keeps_inputs, &t->quantized[t->quantized_count++]);
+    struct tdm_eager_value *leaf = tdm_quantized_leaf(
+        t->m, t->settings.quantization, tensor->rows, tensor->columns, t->settings.bnb_keeps_inputs,
+        t->settings.quantized_group, &t->quantized[t->quantized_count++]);
     leaf->module = module_of(number, role);
     return leaf;
 }
@@ -282,12 +294,15 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
 {
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
+    uint64_t tensor_ranks = tdm_tensor_ranks(settings);
+    struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
     size_t most = config->tensor_count + projections * 3 + 4; /* with adapters and copies */
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;
-        t->config = config;
+        t->part = part;
+        t->config = part != NULL ? part : config;
         t->settings = *settings;
         t->layers = calloc(config->layers, sizeof(*t->layers));
         t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
@@ -295,8 +310,11 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->quantized = quantizes ? calloc(projections, sizeof(struct tdm_quantized *)) : NULL;
         t->wrapped = w->create == NULL ? NULL : w->create(t, (uint32_t)most);
     }
-    if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
-        (w->create != NULL && t->wrapped == NULL) || (quantizes && t->quantized == NULL)) {
+    if (t == NULL)
+        tdm_tensor_part_free(part);
+    if (t == NULL || (tensor_ranks > 1 && part == NULL) || t->layers == NULL ||
+        t->parameters == NULL || t->states == NULL || (w->create != NULL && t->wrapped == NULL) ||
+        (quantizes && t->quantized == NULL)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
@@ -308,6 +326,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.attention = TDM_TORCH_EAGER;
     if (settings->attention == TDM_TORCH_FLASH)
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
+    m->fuses = settings->compile != TDM_COMPILE_NO;
     t->weight_bytes = settings->fp32_weights && !w->mixes_precision ? FP32 : BF16;
     t->autocasts = (settings->fp32_weights || settings->autocast) && !w->mixes_precision;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
@@ -340,6 +359,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < t->quantized_count; i++)
         free(t->quantized[i]);
     free(t->quantized);
+    tdm_tensor_part_free(t->part);
     free(t->layers);
     free(t->parameters);
     free(t->states);

@@ -12,10 +12,12 @@
 #include "methods/context/context.h"
 #include "methods/deepspeed/deepspeed.h"
 #include "methods/eager/eager.h"
+#include "methods/eager/float8.h"
 #include "methods/eager/quantized.h"
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
 #include "methods/torch/second.h"
+#include "methods/torch/tensor.h"
 #include "models/model.h"
 
 struct tdm_wrapper;
@@ -70,6 +72,14 @@ enum tdm_torch_logits {
     TDM_LOGITS_FUSED,   /* gradients computed in the forward, chunk by chunk (Liger) */
     TDM_LOGITS_SCORE,   /* a head of num_labels outputs in place of the LM head, read at each
                            sequence's last token: sequence classification, reward models */
+    TDM_LOGITS_CUT,     /* cut cross-entropy: no logits in memory */
+};
+
+/* What the loss of transformers does with logits, by its version. */
+enum tdm_torch_loss {
+    TDM_LOSS_PADDED,  /* since 4.49: labels are shifted, logits are not */
+    TDM_LOSS_SHIFTED, /* 4.46 to 4.48: all but the last token's logits are copied in fp32 */
+    TDM_LOSS_WIDE,    /* to 4.45: the same, and the logits of the output are fp32 */
 };
 
 enum tdm_torch_grads {
@@ -107,9 +117,11 @@ struct tdm_torch_settings {
     enum tdm_torch_attention attention;
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;
+    enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
     enum tdm_torch_grads grads;
     bool autocast;     /* the forward runs under bf16 autocast also where weights are bf16 */
     bool fp32_weights; /* the forward then runs under bf16 autocast; false: all values are bf16 */
+    bool drops_loss; /* nothing refers to the loss after its backward; false: until the next one */
     bool use_cache;
     uint64_t lora_rank;                /* 0: all parameters are trained */
     uint32_t lora_targets;             /* one bit for each projection */
@@ -119,9 +131,12 @@ struct tdm_torch_settings {
     bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
-    bool bnb_keeps_inputs;              /* of nf4 */
-    double lora_dropout;                /* of the input of an adapter; 0: none */
-    uint32_t modules_to_save;           /* bits of enum tdm_saved_module */
+    uint64_t quantized_group;           /* of gptq and awq */
+    enum tdm_float8 float8;     /* products of projections of layers, torchao's Float8Linear */
+    bool bnb_keeps_inputs;      /* of nf4 */
+    double lora_dropout;        /* of the input of an adapter; 0: none */
+    uint32_t modules_to_save;   /* bits of enum tdm_saved_module */
+    bool rank_stabilised;       /* LoRA scaled by the root of its rank: the same memory */
     bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
     uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
     bool clips;                 /* norms of gradients are clipped before a step */
@@ -139,6 +154,7 @@ struct tdm_torch_settings {
     bool supervised;          /* of LongLoRA: its program for supervised fine-tuning */
     struct tdm_ddp_settings ddp;
     struct tdm_fsdp_settings fsdp;
+    struct tdm_tensor_settings tensor; /* of fsdp */
     struct tdm_deepspeed_settings deepspeed;
     enum tdm_checkpoint_offload checkpoint_offload;
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
@@ -148,6 +164,9 @@ struct tdm_torch_settings {
     struct tdm_context
         context; /* the sequence of which `tokens` are a rank's part, and its attention */
 };
+
+/* Is the loss that of transformers, over logits of all tokens at once? */
+bool tdm_torch_has_own_loss(const struct tdm_torch_settings *settings);
 
 struct tdm_torch_model;
 

@@ -50,6 +50,7 @@ struct tdm_torch_model {
      * until the next loss replaces it. */
     struct tdm_eager_value *input, *held_input, *loss;
     void *wrapped;                    /* the wrapper's state */
+    struct tdm_model *part;           /* what `config` is, if ranks divide the model; or NULL */
     struct tdm_quantized **quantized; /* of all projections, layer by layer; NULL: none */
     uint32_t quantized_count;
     struct tdm_eager_value **parameters;
@@ -79,6 +80,12 @@ void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
                             struct tdm_eager_value **k, struct tdm_eager_value **v);
 void tdm_torch_cache_drop(struct tdm_torch_model *t);
 void tdm_torch_cache_hold(struct tdm_torch_model *t);
+
+/* Ranks that share a copy of all parameters, or of a tensor-parallel part of them. */
+static inline uint64_t tdm_fsdp_shards(const struct tdm_torch_settings *s)
+{
+    return s->ranks / tdm_fsdp_replicas(&s->fsdp) / tdm_tensor_ranks(s);
+}
 
 /* Makes the next parameter, a leaf. */
 struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
@@ -116,6 +123,8 @@ struct tdm_eager_value *tdm_torch_topk(struct tdm_eager *m, struct tdm_eager_val
  */
 struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
                                         struct tdm_eager_value *x);
+/* x over the root of the mean of its squares, in one expression in fp32. */
+struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x);
 /* nn.Linear. */
 struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_eager_value *x, struct tdm_eager_value *weight,

@@ -98,6 +98,9 @@ static void values_of(const struct tdm_method_key *key, struct values *v)
         if (span == 1 && *word == 'N') {
             for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
                 add_value(v, numbers[i], strlen(numbers[i]));
+        } else if (span == 1 && *word == 'F') {
+            add_value(v, "0.5", strlen("0.5"));
+            add_value(v, "2", strlen("2"));
         } else if (span == 5 && memcmp(word, "MODEL", span) == 0) {
             add_value(v, "qwen2.5-0.5b", strlen("qwen2.5-0.5b"));
         } else if (span == 3 && memcmp(word, "A,B", span) == 0) {
@@ -360,16 +363,17 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
 }
 
 /* Keys without effect in one method. The method shares their table with others because of its other
- * keys. fully_shard casts adapters of either dtype. */
+ * keys. fully_shard casts adapters of either dtype. NULL: in all methods. */
 static const struct {
     const char *method, *key;
-} always_vain[] = {{"fsdp", "lora"}};
+} always_vain[] = {{"fsdp", "lora"}, {NULL, "use_rslora"}};
 
 static bool is_always_vain(const struct drawn *d, size_t k)
 {
     bool is = false;
     for (size_t i = 0; i < sizeof(always_vain) / sizeof(always_vain[0]); i++)
-        is |= strcmp(d->method->name, always_vain[i].method) == 0 &&
+        is |= (always_vain[i].method == NULL ||
+               strcmp(d->method->name, always_vain[i].method) == 0) &&
               strcmp(d->key[k]->name, always_vain[i].key) == 0;
     return is;
 }

@@ -88,19 +88,21 @@ static void quantized_weights_by_hand(void **state)
                              *const two[] = {"lora_rank=8", "quantization=nf4",
                                              "bnb_4bit_use_double_quant=true", NULL},
                              *const int8[] = {"lora_rank=8", "load_in_8bit: true", NULL},
-                             *const gptq[] = {"lora_rank=8", "quantization=gptq", NULL};
-    const char *const *cases[] = {nf4, two, int8, gptq};
+                             *const gptq[] = {"lora_rank=8", "quantization=gptq", NULL},
+                             *const awq[] = {"lora_rank=8", "quantization=awq", NULL};
+    const char *const *cases[] = {nf4, two, int8, gptq, awq};
     struct tdm_method_prediction plain = predict(none);
     (void)state;
-    for (unsigned c = 0; c < 4; c++) {
+    for (unsigned c = 0; c < 5; c++) {
         uint64_t exact = 0, blocks = 0, all = 0;
         for (unsigned i = 0; i < PROJECTIONS; i++) {
             uint64_t out = projections[i].rows, in = projections[i].columns, n = out * in;
-            const uint64_t parts[4][6] = {
+            const uint64_t parts[5][6] = {
                 {n / 2, n / 64 * 4, 16 * 4},                             /* nf4 */
                 {n / 2, n / 64, n / 64 / 256 * 4, 256 * 4, 16 * 4, 4},   /* double */
                 {n, out * 4},                                            /* int8 */
                 {n / 2, in / 128 * out / 2, in / 128 * out * 2, in * 4}, /* gptq */
+                {n / 2, in / 128 * out / 2, in / 128 * out * 2},         /* awq */
             };
             all += n;
             for (unsigned part = 0; part < 6; part++) {

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -277,6 +278,75 @@ static void last_reduction_is_the_peak(void **state)
     assert_true(beyond_the_end("weights_dtype=bf16", "reduce_dtype=bf16") < wide / 2 + slack);
 }
 
+/* ---- tensor parallelism ---- */
+
+#define TENSOR_TOKENS 512u
+/* Blocks are multiples of 512 bytes, and a few tensors are smaller. */
+#define ROUNDING UINT64_C(1024)
+
+static const char *path_of(const char *name, char *path, size_t size)
+{
+    const char *sources = getenv("TDM_SRCDIR");
+    snprintf(path, size, "%s/tests/data/%s", sources == NULL ? "." : sources, name);
+    return path;
+}
+
+static struct tdm_torch_step tensor_step(const char *ranks, const char *gathers, uint64_t gpus)
+{
+    char degree[64], loss[64], path[1024];
+    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", YES, degree, loss};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {
+        .torch = {.tokens = TENSOR_TOKENS, .batch = 1, .ranks = gpus}};
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction p;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    snprintf(degree, sizeof(degree), "tensor_parallel_degree=%s", ranks);
+    snprintf(loss, sizeof(loss), "disable_loss_parallel=%s", gathers);
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, sizeof(pairs) / sizeof(pairs[0]), &settings, &choices,
+                          &err),
+         &err);
+    must(tdm_model_load(path_of("configs/tensor-parallel.json", path, sizeof(path)), &model, &err),
+         &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+    return p.steps[p.count - 1].torch;
+}
+
+static void check_bytes(const char *line, uint64_t predicted, uint64_t recorded)
+{
+    if (predicted > recorded + ROUNDING || recorded > predicted + ROUNDING)
+        fail_msg("%s: predicted %llu, PyTorch %llu", line, (unsigned long long)predicted,
+                 (unsigned long long)recorded);
+}
+
+/* What a rank of 1, 2 or 4 tensor-parallel ones keeps and its peak, as torch recorded them. */
+static void tensor_parallel_steps_are_those_of_pytorch(void **state)
+{
+    char path[1024], line[256], ranks[16], gathers[16];
+    unsigned long long kept, peak;
+    unsigned rows = 0;
+    (void)state;
+    FILE *file = fopen(path_of("tensor_parallel.csv", path, sizeof(path)), "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "%15[0-9],%15[^,],%llu,%llu", ranks, gathers, &kept, &peak) != 4)
+            continue;
+        struct tdm_torch_step step = tensor_step(ranks, gathers, 2 * strtoull(ranks, NULL, 10));
+        check_bytes(line, step.end_bytes[TDM_PHASE_FORWARD] - step.before_bytes, kept);
+        check_bytes(line, step.peak.allocated - step.before_bytes, peak);
+        rows++;
+    }
+    fclose(file);
+    assert_int_equal(rows, 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +357,7 @@ int main(void)
         cmocka_unit_test(last_reduction_is_the_peak),
         cmocka_unit_test(replicas_share_nothing),
         cmocka_unit_test(offloaded_shards_leave_nothing),
+        cmocka_unit_test(tensor_parallel_steps_are_those_of_pytorch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

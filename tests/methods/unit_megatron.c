@@ -214,6 +214,64 @@ static void impossible_is_refused(void **state)
     tdm_machine_free(machine);
 }
 
+/* Packed sequences are one row of tokens. Beside that, angles are those of the longest sequence,
+ * 128 numbers of 4 bytes a token on every context rank. */
+static void packed_sequences_are_one_row(void **state)
+{
+    (void)state;
+    static const char common[] = "qkv_format=thd use_distributed_optimizer=yes ";
+    char pairs[128];
+    const struct row two = {"b200", "llama-3-70b-12-layers", 16384, 2, 1, 1, 4, common, 0, 0};
+    struct row one = two;
+    one.context = 32768;
+    one.batch = 1;
+    one.pairs = pairs;
+    snprintf(pairs, sizeof(pairs), "%smax_seqlen_q=16K", common);
+    uint64_t halves = last_step(&one).peak.allocated;
+    assert_int_equal(last_step(&two).peak.allocated, halves);
+    snprintf(pairs, sizeof(pairs), "%smax_seqlen_q=4K", common);
+    assert_int_equal(halves - last_step(&one).peak.allocated, (16384 - 4096) * 128 * 4);
+}
+
+/* 32K tokens with at most 8K a rank: four of the eight ranks, which are packed; 20K: four too. */
+static void hybrid_ranks_follow_the_length(void **state)
+{
+    (void)state;
+    static const char hybrid[] = "use_distributed_optimizer=yes hybrid_context_parallel=yes "
+                                 "max_seqlen_per_dp_cp_rank=8K";
+    struct row by_length = {"b200", "llama-3-70b-12-layers", 32768, 1, 1, 1, 8, hybrid, 0, 0};
+    struct row fixed = by_length;
+    fixed.parallel = 4;
+    fixed.pairs = "use_distributed_optimizer=yes qkv_format=thd";
+    assert_int_equal(last_step(&by_length).peak.allocated, last_step(&fixed).peak.allocated);
+    by_length.context = fixed.context = 20480;
+    assert_int_equal(last_step(&by_length).peak.allocated, last_step(&fixed).peak.allocated);
+}
+
+/* Rows of experts: 4,096 tokens x 6 of 160 experts are 154 rows an expert, padded; twice that with
+ * a factor of 2; a factor of a half drops rows. */
+static void capacity_bounds_experts(void **state)
+{
+    (void)state;
+    struct row row = {"b200", "deepseek-v2-4-layers", 4096, 1, 1, 1, 1, NULL, 0, 0};
+    static const char *const pairs[] = {
+        "expert_model_parallel_size=8 moe_expert_capacity_factor=0.5",
+        "expert_model_parallel_size=8",
+        "expert_model_parallel_size=8 moe_pad_expert_input_to_capacity=yes",
+        "expert_model_parallel_size=8 moe_pad_expert_input_to_capacity=yes "
+        "moe_expert_capacity_factor=1.0",
+        "expert_model_parallel_size=8 moe_pad_expert_input_to_capacity=yes "
+        "moe_expert_capacity_factor=2"};
+    uint64_t peaks[5];
+    for (unsigned i = 0; i < 5; i++) {
+        row.pairs = pairs[i];
+        peaks[i] = last_step(&row).peak.allocated;
+    }
+    assert_true(peaks[0] < peaks[1] && peaks[1] < peaks[2]);
+    assert_int_equal(peaks[2], peaks[3]);
+    assert_true(peaks[3] < peaks[4]);
+}
+
 /* A ring of K and V cannot apply a window. Whole sequences of some heads and one GPU can. */
 static void windows_meet_no_ring(void **state)
 {
@@ -387,10 +445,17 @@ static void sent_bytes_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks_are_as_published), cmocka_unit_test(orders_hold),
-        cmocka_unit_test(steady_state_repeats),   cmocka_unit_test(impossible_is_refused),
-        cmocka_unit_test(sent_bytes_are_counted), cmocka_unit_test(only_adapters_have_states),
-        cmocka_unit_test(gathered_inputs_go),     cmocka_unit_test(adapters_are_recomputed),
+        cmocka_unit_test(peaks_are_as_published),
+        cmocka_unit_test(orders_hold),
+        cmocka_unit_test(steady_state_repeats),
+        cmocka_unit_test(impossible_is_refused),
+        cmocka_unit_test(sent_bytes_are_counted),
+        cmocka_unit_test(only_adapters_have_states),
+        cmocka_unit_test(gathered_inputs_go),
+        cmocka_unit_test(adapters_are_recomputed),
+        cmocka_unit_test(packed_sequences_are_one_row),
+        cmocka_unit_test(hybrid_ranks_follow_the_length),
+        cmocka_unit_test(capacity_bounds_experts),
         cmocka_unit_test(windows_meet_no_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

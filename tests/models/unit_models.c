@@ -75,16 +75,27 @@ static const struct {
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
     {"byte-1m", UINT64_C(853120)},
+    {"codellama-13b", UINT64_C(13016028160)},
+    {"codellama-34b", UINT64_C(33743970304)},
+    {"codellama-7b", UINT64_C(6738546688)},
     {"command-r7b", UINT64_C(8028033024)},
     {"deepseek-v2", UINT64_C(235741434880)},
     {"deepseek-v2-lite", UINT64_C(15706484224)},
     {"deepseek-v3", UINT64_C(671026404352)},
     {"falcon-7b", UINT64_C(6921720704)},
+    {"falcon3-10b", UINT64_C(10305653760)},
+    {"falcon3-1b", UINT64_C(1669408768)},
+    {"falcon3-3b", UINT64_C(3227655168)},
     {"falcon3-7b", UINT64_C(7455550464)},
+    {"gemma-2-27b", UINT64_C(27227128320)},
     {"gemma-2-2b", UINT64_C(2614341888)},
     {"gemma-2-9b", UINT64_C(9241705984)},
     {"gemma-2b", UINT64_C(2506172416)},
+    {"gemma-3-12b", UINT64_C(11766034176)},
     {"gemma-3-1b", UINT64_C(999885952)},
+    {"gemma-3-270m", UINT64_C(268098176)},
+    {"gemma-3-27b", UINT64_C(27009346304)},
+    {"gemma-3-4b", UINT64_C(3880263168)},
     {"gemma-7b", UINT64_C(8537680896)},
     {"glm-4-9b", UINT64_C(9400279040)},
     {"gpt-oss-120b", UINT64_C(116829156672)},
@@ -93,31 +104,49 @@ static const struct {
     {"gpt2-large", UINT64_C(774030080)},
     {"gpt2-medium", UINT64_C(354823168)},
     {"gpt2-xl", UINT64_C(1557611200)},
+    {"granite-3.1-2b", UINT64_C(2533531648)},
     {"granite-3.1-8b", UINT64_C(8170848256)},
+    {"llama-2-13b", UINT64_C(13015864320)},
     {"llama-2-70b", UINT64_C(68976648192)},
     {"llama-2-7b", UINT64_C(6738415616)},
     {"llama-3-8b", UINT64_C(8030261248)},
+    {"llama-3.1-405b", UINT64_C(405853388800)},
     {"llama-3.1-70b", UINT64_C(70553706496)},
     {"llama-3.1-8b", UINT64_C(8030261248)},
     {"llama-3.2-1b", UINT64_C(1235814400)},
     {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"llama-30b", UINT64_C(32528943616)},
     {"llama-4-maverick", UINT64_C(400711848960)},
     {"llama-4-scout", UINT64_C(107769861120)},
+    {"llama-65b", UINT64_C(65285660672)},
     {"ministral-8b", UINT64_C(8019808256)},
     {"mistral-7b-v0.1", UINT64_C(7241732096)},
+    {"mistral-7b-v0.2", UINT64_C(7241732096)},
     {"mistral-7b-v0.3", UINT64_C(7248023552)},
+    {"mistral-large-123b", UINT64_C(122610069504)},
     {"mistral-nemo-12b", UINT64_C(12247782400)},
+    {"mistral-small-24b", UINT64_C(23572403200)},
     {"mixtral-8x22b", UINT64_C(140630071296)},
     {"mixtral-8x7b", UINT64_C(46702792704)},
     {"moonlight-16b-a3b", UINT64_C(15960108544)},
     {"olmo-2-7b", UINT64_C(7298617344)},
     {"olmo-3-7b", UINT64_C(7298011136)},
     {"olmoe-1b-7b", UINT64_C(6919161856)},
+    {"open-llama-3b", UINT64_C(3426473600)},
     {"phi-1.5", UINT64_C(1418270720)},
+    {"phi-2", UINT64_C(2779683840)},
+    {"phi-3-medium", UINT64_C(13960238080)},
     {"phi-3-mini", UINT64_C(3821079552)},
     {"phi-4", UINT64_C(14659507200)},
     {"phi-4-mini", UINT64_C(3836021760)},
+    {"pythia-1.4b", UINT64_C(1414647808)},
+    {"pythia-12b", UINT64_C(11846072320)},
+    {"pythia-160m", UINT64_C(162322944)},
+    {"pythia-1b", UINT64_C(1011781632)},
+    {"pythia-2.8b", UINT64_C(2775208960)},
+    {"pythia-410m", UINT64_C(405334016)},
     {"pythia-6.9b", UINT64_C(6857302016)},
+    {"pythia-70m", UINT64_C(70426624)},
     {"qwen1.5-moe-a2.7b", UINT64_C(14315784192)},
     {"qwen2.5-0.5b", UINT64_C(494032768)},
     {"qwen2.5-1.5b", UINT64_C(1543714304)},
@@ -129,13 +158,21 @@ static const struct {
     {"qwen3-0.6b", UINT64_C(596049920)},
     {"qwen3-1.7b", UINT64_C(1720574976)},
     {"qwen3-14b", UINT64_C(14768307200)},
+    {"qwen3-235b-a22b", UINT64_C(235093634560)},
     {"qwen3-30b-a3b", UINT64_C(30532122624)},
     {"qwen3-32b", UINT64_C(32762123264)},
     {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
+    {"smollm2-1.7b", UINT64_C(1711376384)},
+    {"smollm2-135m", UINT64_C(134515008)},
+    {"smollm2-360m", UINT64_C(361821120)},
     {"smollm3-3b", UINT64_C(3075098624)},
+    {"stablelm-2-1.6b", UINT64_C(1644515328)},
     {"stablelm-3b-4e1t", UINT64_C(2795443200)},
     {"starcoder2-3b", UINT64_C(3030371328)},
+    {"tinyllama-1.1b", UINT64_C(1100048384)},
+    {"yi-34b", UINT64_C(34388917248)},
+    {"yi-6b", UINT64_C(6061035520)},
 };
 
 enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
@@ -470,6 +507,28 @@ static void test_defaults(void **state)
     assert_false(model->tied);
     tdm_model_free(model);
 
+    static const struct {
+        const char *config;
+        enum tdm_base_kind kind;
+        uint32_t group;
+    } bases[] = {
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64}", TDM_BASE_AWQ, 64},
+        {"{\"quant_method\": \"gptq\", \"group_size\": -1}", TDM_BASE_GPTQ, 0},
+        {"{\"load_in_4bit\": true}", TDM_BASE_NF4, 0},
+        {"{\"load_in_4bit\": true, \"bnb_4bit_use_double_quant\": true}", TDM_BASE_NF4_DOUBLE, 0},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true}", TDM_BASE_INT8, 0},
+        {"{\"quant_method\": \"fp8\"}", TDM_BASE_WHOLE, 0}, /* made bf16 to be trained */
+    };
+    for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
+        char change[256];
+        snprintf(change, sizeof(change), "{\"quantization_config\": %s}", bases[i].config);
+        model = changed_model(change);
+        assert_int_equal(model->base.kind, bases[i].kind);
+        assert_int_equal(model->base.group, bases[i].group);
+        assert_int_equal(model->sized_only, bases[i].kind != TDM_BASE_WHOLE);
+        tdm_model_free(model);
+    }
+
     model = changed_model("{\"architectures\": null, \"model_type\": \"qwen2\","
                           " \"max_position_embeddings\": null, \"head_dim\": 48,"
                           " \"layer_types\": [\"full_attention\", \"full_attention\","
@@ -649,7 +708,12 @@ static void test_broken(void **state)
         {"{\"architectures\": [\"MistralForCausalLM\"], \"sliding_window\": 0}",
          "\"sliding_window\" is 0"},
         {"{\"attention_dropout\": 0.1}", "\"attention_dropout\" is not 0"},
-        {"{\"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is set"},
+        {"{\"quantization_config\": {\"bits\": 4}}",
+         "\"quantization_config.quant_method\" is missing"},
+        {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
+         "\"quantization_config.quant_method\" is \"hqq\", which is not modelled"},
+        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 8}}",
+         "\"quantization_config.bits\" is 8; quantized weights of 4 bits alone"},
         {"{\"rope_theta\": 0}", "\"rope_theta\" is 0; it must be a number from 2"},
         {"{\"rope_scaling\": \"linear\"}", "\"rope_scaling\" is \"linear\"; it must be an object"},
         {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}",
@@ -709,6 +773,9 @@ static void test_loading(void **state)
         assert_contains(err.hint, "llama-3.1-8b");
         assert_contains(err.hint, "qwen2.5-7b");
     }
+    assert_int_equal(tdm_model_load("unsloth/llama-3-8b-bnb-4bit", &model, &err), TDM_INPUT);
+    assert_contains(err.message, "names quantized weights of llama-3-8b");
+    assert_contains(err.hint, "--set quantization=nf4");
     assert_int_equal(tdm_model_load("/", &model, &err), TDM_INPUT);
     assert_contains(err.message, "the directory holds no config.json");
 
@@ -741,8 +808,13 @@ static void test_other_names(void **state)
         {"mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"},
         {"mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"},
         {"google/gemma-2-9b-it", "gemma-2-9b"},
+        {"NousResearch/Llama-2-7b-hf", "llama-2-7b"},
+        {"Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"},
+        {"deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"},
+        {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
+        {"lmsys/vicuna-7b-v1.5", "llama-2-7b"},
     };
-    static const char *const none[] = {"qwen2.5-8b", "Qwen/Qwen2.5-Coder-7B", "mistral-7b",
+    static const char *const none[] = {"qwen2.5-8b", "facebook/opt-1.3b", "mistral-7b",
                                        "mistralai/Ministral-3B-2410", "./Qwen2.5-7B"};
     struct tdm_model *model = NULL;
     struct tdm_error err;
@@ -756,7 +828,7 @@ static void test_other_names(void **state)
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
         assert_int_equal(tdm_model_load(none[i], &model, &err), TDM_INPUT);
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
-    assert_contains(err.hint, "did you mean mistral-7b-v0.1 or mistral-7b-v0.3? ");
+    assert_contains(err.hint, "did you mean mistral-7b-v0.1, mistral-7b-v0.2 or mistral-7b-v0.3? ");
 }
 
 /* Configs of pictures and text have that of the language model inside, some with dimensions left

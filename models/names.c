@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of models as the Hub and other programs have them, and the shipped config that each
+ * means. */
+#include "base/names.h"
+#include "models/model.h"
+#include "models/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define PLAIN_BYTES 96u
+
+/* Models with the dimensions of a shipped one, by their plain names. */
+static const struct {
+    const char *name, *shipped;
+} same[] = {
+    {"alma-7b", "llama-2-7b"},
+    {"codegemma-7b", "gemma-7b"},
+    {"codellama-7b-python", "codellama-7b"},
+    {"codellama-13b-python", "codellama-13b"},
+    {"codellama-34b-python", "codellama-34b"},
+    {"deepseek-coder-v2-lite", "deepseek-v2-lite"},
+    {"deepseek-r1", "deepseek-v3"},
+    {"deepseek-r1-distill-llama-70b", "llama-3.1-70b"},
+    {"deepseek-r1-distill-llama-8b", "llama-3.1-8b"},
+    {"deepseek-r1-distill-qwen-14b", "qwen2.5-14b"},
+    {"deepseek-r1-distill-qwen-32b", "qwen2.5-32b"},
+    {"deepseek-r1-distill-qwen-7b", "qwen2.5-7b"},
+    {"deepseek-r1-qwen3-8b", "qwen3-8b"},
+    {"devstral-small", "mistral-small-24b"},
+    {"gpt-oss-safeguard-20b", "gpt-oss-20b"},
+    {"gpt-oss-safeguard-120b", "gpt-oss-120b"},
+    {"hermes-3-llama-3.1-8b", "llama-3.1-8b"},
+    {"llama-13b", "llama-2-13b"},
+    {"llama-3-70b", "llama-3.1-70b"},
+    {"llama-3.3-70b", "llama-3.1-70b"},
+    {"llama-4-maverick-17b-128e", "llama-4-maverick"},
+    {"llama-4-scout-17b-16e", "llama-4-scout"},
+    {"llama-7b", "llama-2-7b"},
+    {"magistral-small", "mistral-small-24b"},
+    {"mathstral-7b", "mistral-7b-v0.3"},
+    {"mistral-large", "mistral-large-123b"},
+    {"mistral-nemo", "mistral-nemo-12b"},
+    {"mistral-small-3.1-24b", "mistral-small-24b"},
+    {"mistral-small-3.2-24b", "mistral-small-24b"},
+    {"moonlight-16b", "moonlight-16b-a3b"},
+    {"phi-1_5", "phi-1.5"},
+    {"phi-3.5-mini", "phi-3-mini"},
+    {"phi-4-plus", "phi-4"},
+    {"qwen2-0.5b", "qwen2.5-0.5b"},
+    {"qwen2-1.5b", "qwen2.5-1.5b"},
+    {"qwen2-72b", "qwen2.5-72b"},
+    {"qwen2-7b", "qwen2.5-7b"},
+    {"qwen2.5-coder-0.5b", "qwen2.5-0.5b"},
+    {"qwen2.5-coder-1.5b", "qwen2.5-1.5b"},
+    {"qwen2.5-coder-14b", "qwen2.5-14b"},
+    {"qwen2.5-coder-32b", "qwen2.5-32b"},
+    {"qwen2.5-coder-3b", "qwen2.5-3b"},
+    {"qwen2.5-coder-7b", "qwen2.5-7b"},
+    {"qwen2.5-math-1.5b", "qwen2.5-1.5b"},
+    {"qwen2.5-math-72b", "qwen2.5-72b"},
+    {"qwen2.5-math-7b", "qwen2.5-7b"},
+    {"qwen3-coder-30b-a3b", "qwen3-30b-a3b"},
+    {"qwq-32b", "qwen2.5-32b"},
+    {"stablelm-2-1_6b", "stablelm-2-1.6b"},
+    {"tinyllama", "tinyllama-1.1b"},
+    {"vicuna-13b", "llama-2-13b"},
+    {"vicuna-7b", "llama-2-7b"},
+    {"yi-1.5-34b", "yi-34b"},
+    {"yi-1.5-6b", "yi-6b"},
+    {"zephyr-7b", "mistral-7b-v0.1"},
+};
+enum { SAME = sizeof(same) / sizeof(same[0]) };
+
+/* The part of a Hub id after the publisher. Names that look like paths stay unchanged. */
+static const char *without_publisher(const char *name)
+{
+    static const char *const folders[] = {"models", "model", "checkpoints", "output", "outputs",
+                                          "saves",  "data",  "weights",     "tmp",    "configs"};
+    const char *slash = strchr(name, '/');
+    if (slash == NULL || slash == name || strchr(slash + 1, '/') != NULL ||
+        strchr("./~", *name) != NULL || strstr(slash, ".json") != NULL)
+        return name;
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
+        if (strncmp(name, folders[i], (size_t)(slash - name)) == 0 &&
+            folders[i][slash - name] == '\0')
+            return name;
+    return slash + 1;
+}
+
+static bool is_word(const char *part, size_t length, const char *const *words)
+{
+    for (size_t i = 0; words[i] != NULL; i++)
+        if (strlen(words[i]) == length && strncasecmp(words[i], part, length) == 0)
+            return true;
+    return false;
+}
+
+/* Words about training, and about the context that is rotated. */
+static const char *const dropped[] = {
+    "meta", "instruct", "chat",  "base",     "hf",        "it",      "pt",   "sft",   "dpo",
+    "rlvr", "rl",       "think", "thinking", "reasoning", "preview", "beta", "alpha", "deduped",
+    "4k",   "8k",       "128k",  "fp16",     "bf16",      "text",    NULL};
+
+/* Words about quantized weights: what is asked for has another size. */
+static const char *const quantized[] = {"bnb",   "4bit", "8bit", "gptq",  "awq",  "int4", "int8",
+                                        "w4a16", "w8a8", "fp8",  "nvfp4", "gguf", "qat",  NULL};
+
+/* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
+ * "Qwen/Qwen2.5-7B-Instruct". *is_quantized, if not NULL: words about quantized weights were there.
+ * Returns `out`. */
+static const char *plain_name(const char *name, char out[PLAIN_BYTES], bool *is_quantized)
+{
+    const char *part = without_publisher(name);
+    size_t used = 0;
+    bool found = false;
+    out[0] = '\0';
+    while (*part != '\0') {
+        size_t length = strcspn(part, "-");
+        bool date = length == 4 && strspn(part, "0123456789") == 4;
+        bool states = is_word(part, length, quantized);
+        found |= states;
+        if (!date && !states && !is_word(part, length, dropped) && used < PLAIN_BYTES)
+            used += (size_t)snprintf(out + used, PLAIN_BYTES - used, "%s%.*s", used == 0 ? "" : "-",
+                                     (int)length, part);
+        part += length + (part[length] == '-');
+    }
+    if (is_quantized != NULL)
+        *is_quantized = found;
+    return out;
+}
+
+/* NULL: none is meant. */
+static const char *meant_of(const char *plain, const char *const *names)
+{
+    const char *aliases[SAME + 1] = {0};
+    for (size_t i = 0; i < SAME; i++)
+        aliases[i] = same[i].name;
+    const char *alias = tdm_name_meant(plain, aliases);
+    for (size_t i = 0; i < SAME && alias != NULL; i++)
+        if (strcmp(same[i].name, alias) == 0)
+            return same[i].shipped;
+    return tdm_name_meant(plain, names);
+}
+
+static enum tdm_status unknown(const char *name, const char *const *names, struct tdm_error *err)
+{
+    char suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
+    tdm_fail(err, TDM_INPUT,
+             "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
+             name);
+    tdm_hint(err,
+             "%s\"tidemark models\" lists those that are shipped, such as llama-3.1-8b and "
+             "qwen2.5-7b; of any other give the config.json that the Hub has beside its weights",
+             tdm_name_suggest(plain_name(name, plain, NULL), names, suggestion));
+    return TDM_INPUT;
+}
+
+enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
+                                     struct tdm_error *err)
+{
+    char **owned, plain[PLAIN_BYTES];
+    bool is_quantized;
+    enum tdm_status status = tdm_model_names(&owned, err);
+    if (status != TDM_OK)
+        return status;
+    const char *const *names = (const char *const *)owned;
+    const char *meant = meant_of(plain_name(name, plain, &is_quantized), names);
+    char *version = strrchr(plain, '-');
+    if (meant == NULL && version != NULL && (version[1] == 'v' || version[1] == 'V')) {
+        *version = '\0';
+        meant = meant_of(plain, names);
+    }
+    if (meant == NULL) {
+        status = unknown(name, names, err);
+    } else if (is_quantized) {
+        status = tdm_fail(err, TDM_INPUT, "\"%.256s\" names quantized weights of %s", name, meant);
+        tdm_hint(
+            err,
+            "give %s, and its weights as a setting: --set quantization=nf4, int8 or gptq under "
+            "adapters, awq, gptq or fp8 with --mode serve",
+            meant);
+    } else {
+        snprintf(out, out_bytes, "%s", meant);
+    }
+    free(owned);
+    return status;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The quantization_config of a config.json: bases of fewer bits, which adapters are trained on, and
+ * weights of 8 bits that are made bf16 to be trained. Fields: transformers
+ * utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig, AwqConfig). */
+#include "models/parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GROUP_LIMIT 4096u
+#define USUAL_GROUP 128u
+
+/* GPTQ and AWQ: 4 bits; a group of -1 is a whole column. */
+static void read_groups(struct tdm_json_reader *reader, struct tdm_base_weights *base)
+{
+    uint64_t bits = tdm_json_count_or(reader, "bits", 2, 8, 4);
+    if (bits != 4)
+        tdm_json_fail(reader, "bits", "is %u; quantized weights of 4 bits alone are modelled",
+                      (unsigned)bits);
+    base->group = (uint32_t)tdm_json_number_or(reader, "group_size", -1, GROUP_LIMIT, USUAL_GROUP);
+    if (base->group == UINT32_MAX)
+        base->group = 0;
+}
+
+static void read_base(struct tdm_json_reader *reader, struct tdm_base_weights *base)
+{
+    const char *method = tdm_json_string_or(reader, "quant_method", "bitsandbytes");
+    if (tdm_json_status(reader) != TDM_OK)
+        return;
+    if (strcmp(method, "bitsandbytes") == 0) {
+        bool four = tdm_json_bool_or(reader, "load_in_4bit", false);
+        if (four && tdm_json_bool_or(reader, "bnb_4bit_use_double_quant", false))
+            base->kind = TDM_BASE_NF4_DOUBLE;
+        else if (four)
+            base->kind = TDM_BASE_NF4;
+        else if (tdm_json_bool_or(reader, "load_in_8bit", false))
+            base->kind = TDM_BASE_INT8;
+        else
+            tdm_json_fail(reader, "quant_method",
+                          "is missing; expected bitsandbytes, gptq, awq, fp8 or mxfp4");
+    } else if (strcmp(method, "gptq") == 0 || strcmp(method, "awq") == 0) {
+        base->kind = method[0] == 'g' ? TDM_BASE_GPTQ : TDM_BASE_AWQ;
+        read_groups(reader, base);
+    } else if (strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0) {
+        tdm_json_fail(reader, "quant_method",
+                      "is \"%.40s\", which is not modelled; known are bitsandbytes, gptq, awq, and "
+                      "fp8 and mxfp4, whose weights are made bf16 to train them",
+                      method);
+    }
+}
+
+void tdm_base_weights_read(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    const char *key = "quantization_config";
+    if (!tdm_json_has(reader, key))
+        return;
+    struct tdm_json_reader inner = *reader;
+    inner.prefix = key;
+    inner.object = tdm_json_object(reader, key);
+    inner.status = tdm_json_status(reader);
+    if (inner.status == TDM_OK)
+        read_base(&inner, &model->base);
+    reader->status = tdm_json_status(&inner);
+    model->sized_only |= model->base.kind != TDM_BASE_WHOLE;
+}
