@@ -577,9 +577,9 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     if ((parts & TDM_PART_CUT_ROPE) != 0) {
         double share = read_rotary_share(
             reader, (parts & PART_NEOX) != 0 ? "rotary_pct" : "partial_rotary_factor",
-            (parts & (TDM_PART_INTERLEAVED_ROPE | PART_HALF_ROPE)) != 0 ? 0.5
+            (parts & (TDM_PART_INTERLEAVED_ROPE | PART_HALF_ROPE)) != 0                    ? 0.5
             : (parts & (PART_NEOX | TDM_PART_LAYER_NORMS | TDM_PART_GATED_ATTENTION)) != 0 ? 0.25
-                                                                        : 1);
+                                                                                           : 1);
         model->rotary_dim = (uint32_t)(model->head_dim * share) / 2 * 2;
         if (tdm_json_status(reader) == TDM_OK &&
             (model->rotary_dim == 0 || model->rotary_dim > model->head_dim))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads what configs say of mixtures of experts, of latent attention and of gated DeltaNets. Sources: transformers
- * 5.17, models/MODEL_TYPE/configuration_MODEL_TYPE.py and modeling_MODEL_TYPE.py. */
+/* Reads what configs say of mixtures of experts, of latent attention and of gated DeltaNets.
+ * Sources: transformers 5.17, models/MODEL_TYPE/configuration_MODEL_TYPE.py and
+ * modeling_MODEL_TYPE.py. */
 #include "models/parts.h"
 
 #include <inttypes.h>
@@ -160,8 +161,8 @@ void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *mod
 {
     const json_t *types =
         tdm_json_has(reader, "layer_types") ? tdm_json_array(reader, "layer_types") : NULL;
-    uint64_t every = tdm_json_count_or(reader, "full_attention_interval", 1, TDM_LAYER_LIMIT,
-                                       DELTA_INTERVAL);
+    uint64_t every =
+        tdm_json_count_or(reader, "full_attention_interval", 1, TDM_LAYER_LIMIT, DELTA_INTERVAL);
     if (types != NULL && json_array_size(types) != model->layers)
         tdm_json_fail(reader, "layer_types",
                       "has %zu entries for %" PRIu32 " layers; give one a layer",

@@ -101,7 +101,7 @@ enum tdm_model_part {
     TDM_PART_POSITIONS = 1 << 19,   /* learned positions in place of rotation: GPT-2 */
     TDM_PART_SINKS = 1 << 20,       /* a sink for each head; half the angles; biases of q, k, v, o:
                                        GPT-OSS */
-    TDM_PART_COMPLEX_ROPE = 1 << 21, /* heads are rotated as complex numbers: Llama 4 */
+    TDM_PART_COMPLEX_ROPE = 1 << 21,    /* heads are rotated as complex numbers: Llama 4 */
     TDM_PART_GATED_ATTENTION = 1 << 25, /* q is projected with a gate of the output: Qwen3-Next */
 };
 

@@ -463,10 +463,10 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
 
 const char *tdm_model_rare_part(const struct tdm_model *model)
 {
-    return model->latent.kv_rank > 0                               ? "latent keys and values"
+    return model->latent.kv_rank > 0 ? "latent keys and values"
            : model->experts.shared > 0 && !model->experts.all_rows && !model->experts.shared_gate
                ? "shared experts"
-                                                                   : NULL;
+               : NULL;
 }
 
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens)

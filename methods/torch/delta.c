@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-#define CHUNK 64u        /* tokens between states */
+#define CHUNK 64u         /* tokens between states */
 #define GRADIENT_KEYS 64u /* key dimensions that one block sums a decay's gradient over */
 
 /* ---- convolution ---- */
@@ -127,8 +127,10 @@ static struct tdm_eager_value *delta_rule(struct tdm_eager *m, struct tdm_eager_
     for (unsigned i = 0; i < 2; i++)
         copies[i] = x[i]->view ? tdm_value_like(m, x[i]) : NULL;
     struct tdm_eager_value *v = tdm_value_like(m, x[RULE_V]);
-    struct tdm_eager_value *q = tdm_value_like(m, x[RULE_Q]), *q_scale = tdm_value_new(m, rows, 1, FP32);
-    struct tdm_eager_value *k = tdm_value_like(m, x[RULE_K]), *k_scale = tdm_value_new(m, rows, 1, FP32);
+    struct tdm_eager_value *q = tdm_value_like(m, x[RULE_Q]),
+                           *q_scale = tdm_value_new(m, rows, 1, FP32);
+    struct tdm_eager_value *k = tdm_value_like(m, x[RULE_K]),
+                           *k_scale = tdm_value_new(m, rows, 1, FP32);
     struct tdm_eager_value *decay = tdm_value_like(m, x[RULE_DECAY]);
     struct tdm_eager_value *inverse = tdm_value_new(m, rows, CHUNK, k->element_bytes);
     struct states s = run_states(m, k, v, heads);
@@ -239,11 +241,11 @@ struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_to
     const uint64_t flat_widths[] = {keys, keys, values}, halves[] = {groups, groups};
     struct tdm_eager_value *parts[4], *gates[2], *old[3], *rule[RULE_INPUTS];
     tdm_label(m, "linear_attn.in_proj_qkvz");
-    struct tdm_eager_value *all = tdm_torch_linear(m, t, x, layer->delta[DELTA_QKVZ], NULL,
-                                                   layer->delta[DELTA_QKVZ]->module);
+    struct tdm_eager_value *all =
+        tdm_torch_linear(m, t, x, layer->delta[DELTA_QKVZ], NULL, layer->delta[DELTA_QKVZ]->module);
     tdm_label(m, "linear_attn.in_proj_ba");
-    struct tdm_eager_value *both = tdm_torch_linear(m, t, x, layer->delta[DELTA_BA], NULL,
-                                                    layer->delta[DELTA_BA]->module);
+    struct tdm_eager_value *both =
+        tdm_torch_linear(m, t, x, layer->delta[DELTA_BA], NULL, layer->delta[DELTA_BA]->module);
     tdm_label(m, "linear_attn");
     struct tdm_eager_value *by_group =
         tdm_reshape(m, all, tokens * d->key_heads, all->columns / d->key_heads);
@@ -268,7 +270,8 @@ struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_to
         tdm_drop(m, old[i]);
         uint64_t width = i < 2 ? d->key_dim : d->value_dim;
         rule[i] = tdm_replace(
-            m, rule[i], tdm_reshape(m, rule[i], tokens * (i < 2 ? d->key_heads : d->value_heads), width));
+            m, rule[i],
+            tdm_reshape(m, rule[i], tokens * (i < 2 ? d->key_heads : d->value_heads), width));
     }
     tdm_label(m, "linear_attn.gates");
     rule[RULE_BETA] = tdm_sigmoid(m, b);

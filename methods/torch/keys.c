@@ -481,14 +481,16 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "--set lora_rank: adapters of %s of %s are not modelled",
                  delta ? "gated DeltaNets and shared experts" : "shared experts",
                  model->architecture);
-        return tdm_hint(err, "those of attention are: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
+        return tdm_hint(err,
+                        "those of attention are: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
     }
     if (torch->quantization != TDM_QUANTIZATION_NONE || torch->float8 != TDM_FLOAT8_NO)
         return tdm_fail(err, TDM_USAGE, "method %s: quantized projections of %s are not modelled",
                         method, model->architecture);
     if (delta && (torch->context.divider != NULL || torch->wrapper->enter_module != NULL))
-        return tdm_fail(err, TDM_USAGE, "method %s: gated DeltaNets, which %s has, are not modelled",
-                        method, model->architecture);
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: gated DeltaNets, which %s has, are not modelled", method,
+                        model->architecture);
     if (delta && (torch->use_cache || torch->compile != TDM_COMPILE_NO))
         return tdm_fail(err, TDM_USAGE, "--set %s: of gated DeltaNets it is not modelled",
                         torch->use_cache ? "use_cache" : "compile");

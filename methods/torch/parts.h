@@ -164,8 +164,9 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
 /* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
 bool tdm_torch_has_liger_rope(const struct tdm_model *config);
 /* q, k and v by heads, rotated (heads.c). Returns the gate of the output; NULL: there is none. */
-struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
-                     struct tdm_eager_value *x, struct tdm_eager_value *qkv[3]);
+struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        uint32_t number, struct tdm_eager_value *x,
+                                        struct tdm_eager_value *qkv[3]);
 struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
                                          struct tdm_eager_value *cosine,
                                          struct tdm_eager_value *sine);
