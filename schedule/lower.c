@@ -137,9 +137,9 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
         alloc_held(l, body->group, layer);
     } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
-    } else if (tdm_ranks_divide_heads(l->program) || tdm_ranks_ring(l->program)) {
-        tdm_low_alloc(l, l->layout->dkv[layer]); /* other ranks may add first */
     }
+    if (body->pass == TDM_PASS_BACKWARD && tdm_low_ranks_add_first(l))
+        tdm_low_alloc(l, l->layout->dkv[layer]);
     if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
         tdm_low_alloc_work(l, TDM_PARTED);
@@ -342,6 +342,8 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
     if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
         tdm_low_exchange_kv(l, body);
     tdm_low_attention_of_others(l, body);
+    if (body->kind == TDM_BODY_BACKWARD_KV && tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_dkv(l, body);
     if (body->kind != TDM_BODY_BACKWARD)
         return;
     if (tdm_ranks_divide_heads(l->program))
@@ -350,8 +352,7 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_queries_attention_grad(l, body, NULL);
     else if (tdm_ranks_ring(l->program))
         tdm_low_ring_attention_grad(l, body, NULL);
-    else
-        tdm_low_reduce(l, body);
+    tdm_low_reduce(l, body);
 }
 
 static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)

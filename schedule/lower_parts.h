@@ -302,6 +302,10 @@ uint32_t tdm_low_attention_end(const struct tdm_lowering *l, const struct tdm_bo
 void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 
+/* May other ranks' chunks add to this rank's sums of dK and dV before its own do? Then the sums
+ * begin with the layer's backward. */
+bool tdm_low_ranks_add_first(const struct tdm_lowering *l);
+
 /* Sums the shares of the gradient of a body's unit over the ranks; and their sums of squares. */
 void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce_norm(struct tdm_lowering *l, const struct tdm_body *body);
@@ -323,6 +327,10 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
  * whose chunk needs none. `q`, `output`: of the rank's own chunk, if its body makes it. */
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output);
+
+/* Gives each rank of a set dK and dV of its own chunk of a round, of which the ranks have the sums
+ * of their heads. */
+void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* The gradient of attention of all chunks of a body's round. `own` are the operands of the rank's
  * own chunk; NULL if it has none in the round. Allocates the workspace of its dK and dV. */
