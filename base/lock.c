@@ -10,6 +10,12 @@
 
 #define LOCK_BYTE (INT64_C(1) << 62)
 
+static struct flock byte(void)
+{
+    return (struct flock){
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BYTE, .l_len = 1};
+}
+
 int tdm_lock_take(int fd)
 {
     struct stat info;
@@ -17,8 +23,14 @@ int tdm_lock_take(int fd)
         return errno;
     if (S_ISDIR(info.st_mode))
         return flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BYTE, .l_len = 1};
+    struct flock lock = byte();
     if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
         return 0;
     return errno == EACCES ? EAGAIN : errno; /* POSIX allows either */
+}
+
+bool tdm_lock_is_held(int fd)
+{
+    struct flock lock = byte();
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }

@@ -81,7 +81,7 @@ enum tdm_status tdm_parallel(size_t count, size_t most_threads, tdm_task task, v
     for (size_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     pthread_mutex_destroy(&all.lock);
-    if (all.failed < count)
+    if (all.failed < count && err != NULL)
         *err = all.err;
     return all.status;
 }

@@ -7,6 +7,7 @@
 #include "base/output.h"
 #include "base/ticker.h"
 #include "commands/common_options.h"
+#include "commands/print.h"
 #include "exports/export.h"
 
 #include <stdio.h>
@@ -95,7 +96,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     return status;
 }
 
-static enum tdm_status write_file(const struct arguments *arguments, bool *unfinished,
+static enum tdm_status write_file(const struct arguments *arguments, struct tdm_export_gaps *gaps,
                                   struct tdm_error *err)
 {
     const struct tdm_export_source source = {
@@ -104,7 +105,7 @@ static enum tdm_status write_file(const struct arguments *arguments, bool *unfin
     enum tdm_status status = tdm_output_begin(arguments->output, arguments->force, &output, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_export_write(arguments->format, &source, output.file, unfinished, err);
+    status = tdm_export_write(arguments->format, &source, output.file, gaps, err);
     if (status == TDM_OK)
         return tdm_output_commit(&output, err);
     tdm_output_abandon(&output);
@@ -114,17 +115,21 @@ static enum tdm_status write_file(const struct arguments *arguments, bool *unfin
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
     struct arguments arguments = {.step = TDM_PLOT_LAST_STEP, .rank = TDM_PLOT_ALL_RANKS};
-    bool help, unfinished = false;
+    struct tdm_export_gaps gaps = {.unfinished = false};
+    bool help;
     enum tdm_status status = read_arguments(argc, argv, &arguments, &help, err);
     if (status != TDM_OK || help)
         return status;
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, stderr, "reading and writing the step");
-    status = write_file(&arguments, &unfinished, err);
+    status = write_file(&arguments, &gaps, err);
     tdm_ticker_end(&ticker);
-    if (status == TDM_OK && unfinished)
+    if (status == TDM_OK && gaps.unfinished)
         fprintf(stderr, "tidemark: %s: the step did not finish; %s has the ops that had ended\n",
                 arguments.source, arguments.format->name);
+    if (status == TDM_OK && gaps.without > 0)
+        tdm_note_ranks(arguments.source, gaps.step, gaps.ranks, gaps.without,
+                       arguments.format->name);
     return status;
 }
 

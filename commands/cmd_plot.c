@@ -11,6 +11,7 @@
 #include "base/ticker.h"
 #include "base/units.h"
 #include "commands/common_options.h"
+#include "commands/print.h"
 #include "exports/page.h"
 #include "plots/loss_plot.h"
 #include "plots/plot.h"
@@ -139,6 +140,9 @@ static void note_limits(const struct arguments *arguments, const struct tdm_plot
         fprintf(stderr,
                 "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
                 arguments->source, path);
+    if (plot->panels[TDM_MEASURED].known && plot->timed_ranks < plot->shown_ranks)
+        tdm_note_ranks(arguments->source, plot->step, plot->timed_ranks,
+                       plot->shown_ranks - plot->timed_ranks, path);
     if (plot->programs > 1)
         fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows %s\n", arguments->source,
                 plot->programs, path, plot->program_name);

@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "commands/common_options.h"
 #include "commands/report_parts.h"
+#include "traces/create.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -30,10 +31,12 @@ struct arguments {
 struct shown {
     size_t steps; /* finished */
     bool begun, ended;
+    bool cut; /* no run writes the trace, and it does not say how its run ended */
 };
 
-/* Prints a report, or, if `shown` has been shown and nothing has ended since, nothing. */
-static enum tdm_status print_report(const char *path, const struct arguments *a,
+/* Prints a report, or, if `shown` has been shown and nothing has ended since, nothing. `lives`: a
+ * run wrote the trace just before. */
+static enum tdm_status print_report(const char *path, const struct arguments *a, bool lives,
                                     struct shown *shown, struct tdm_error *err)
 {
     struct tdm_report report = {.path = path, .step = a->step, .rank = (uint32_t)a->rank};
@@ -47,7 +50,7 @@ static enum tdm_status print_report(const char *path, const struct arguments *a,
     status = tdm_report_read(reader, &report, err);
     if (!shown->begun)
         tdm_ticker_end(&ticker);
-    if (a->watch && report.without && report.run->ending == NULL)
+    if (a->watch && lives && report.without && report.run->ending == NULL)
         status = TDM_OK; /* it may come */
     const bool ended = status == TDM_OK && report.run->ending != NULL;
     const bool same = report.without || (shown->begun && shown->steps == report.steps && !ended);
@@ -58,7 +61,10 @@ static enum tdm_status print_report(const char *path, const struct arguments *a,
     else if (status == TDM_OK && !same)
         tdm_report_print_text(&report);
     if (!report.without)
-        *shown = (struct shown){.steps = report.steps, .begun = true, .ended = ended};
+        *shown = (struct shown){.steps = report.steps,
+                                .begun = true,
+                                .ended = ended,
+                                .cut = status == TDM_OK && !ended && !lives};
     tdm_report_free(&report);
     tdm_trace_reader_close(reader);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
@@ -66,17 +72,20 @@ static enum tdm_status print_report(const char *path, const struct arguments *a,
     return status;
 }
 
-/* Prints a report, and with --watch others until the run has ended. */
+/* Prints a report, and with --watch others until the run has ended, or was killed. */
 static enum tdm_status print_reports(const char *path, const struct arguments *a,
                                      struct tdm_error *err)
 {
     const struct timespec pause = {.tv_sec = WATCH_SECONDS};
     struct shown shown = {.begun = false};
-    enum tdm_status status = print_report(path, a, &shown, err);
-    while (status == TDM_OK && a->watch && !shown.ended) {
+    enum tdm_status status = print_report(path, a, tdm_trace_is_written(path), &shown, err);
+    while (status == TDM_OK && a->watch && !shown.ended && !shown.cut) {
         nanosleep(&pause, NULL);
-        status = print_report(path, a, &shown, err);
+        const bool lives = tdm_trace_is_written(path);
+        status = print_report(path, a, lives, &shown, err);
     }
+    if (status == TDM_OK && a->watch && shown.cut)
+        fprintf(stderr, "tidemark: %s: the run that wrote it was killed\n", path);
     return status;
 }
 
@@ -93,7 +102,7 @@ static const struct tdm_option options[] = {
      .place = offsetof(struct arguments, watch),
      .help =
          "report when the first step has ended, and again after each other one, until the run ends "
-         "or Ctrl-C"},
+         "or is killed"},
     {.as = &tdm_option_json, .place = offsetof(struct arguments, json)},
     {.name = NULL}};
 

@@ -29,22 +29,35 @@ static void save_now(int signal_number)
     signals.save_now = 1;
 }
 
-static enum tdm_status start(int argc, char **argv, bool *hangs, struct tdm_error *err)
+/* The first thing: SIGUSR1 kills a program that does not take it. tidemark held back what came
+ * before.
+ */
+static void take_signals(bool runs)
 {
     struct sigaction action = {.sa_handler = interrupt}, saving = {.sa_handler = save_now};
-    enum tdm_status status = tdm_process_begin(err);
-    if (status != TDM_OK)
-        return status;
     struct sigaction hangup;
+    sigset_t held;
+    if (runs)
+        sigaction(SIGUSR1, &saving, NULL);
+    sigemptyset(&held);
+    sigaddset(&held, SIGUSR1);
+    sigprocmask(SIG_UNBLOCK, &held, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     /* SIGHUP ends a run like SIGTERM, unless nohup ignores it */
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
-    if (argc >= 2 && strcmp(argv[1], "run") == 0) {
-        sigaction(SIGUSR1, &saving, NULL);
+}
+
+static enum tdm_status start(int argc, char **argv, bool *hangs, struct tdm_error *err)
+{
+    const bool runs = argc >= 2 && strcmp(argv[1], "run") == 0;
+    take_signals(runs);
+    enum tdm_status status = tdm_process_begin(err);
+    if (status != TDM_OK)
+        return status;
+    if (runs)
         return tdm_executor_run(argc - 1, argv + 1, &signals, hangs, err);
-    }
     if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
         return tdm_executor_calibrate(argc - 1, argv + 1, &signals.stop, err);
     return tdm_fail(err, TDM_USAGE,

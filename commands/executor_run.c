@@ -3,6 +3,7 @@
 #include "commands/executor_parts.h"
 
 #include "base/json.h"
+#include "base/text.h"
 #include "commands/run_arguments.h"
 #include "commands/run_progress.h"
 #include "executor/backend.h"
@@ -133,6 +134,7 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
     struct tdm_run_options *run = &arguments->run;
     const bool first = tdm_processes_number(run->processes) == 0;
     bool told = false;
+    char shown[TDM_TEXT_SHOWN];
     struct tdm_progress progress;
     struct tdm_ticker ticker;
     FILE *out = first ? stderr : fopen("/dev/null", "we");
@@ -143,6 +145,9 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
     tdm_progress_begin(&progress, out, run->steps);
     progress.waiting = &ticker;
     tdm_ticker_begin(&ticker, out, "reading and checking the schedules");
+    if (run->resume_path != NULL && run->weights_path != NULL)
+        fprintf(out, "  --weights %s is not read: --resume has the weights\n",
+                tdm_text_shown(run->weights_path, shown));
     struct tdm_run_listener listener = tdm_progress_listener(&progress);
     enum tdm_status status = tdm_run(run, &listener, results, err);
     tdm_progress_end(&progress, run, results, status);

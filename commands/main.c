@@ -11,6 +11,7 @@
 #include <malloc.h>
 #endif
 #include <stdbool.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,9 +100,20 @@ static void keep_freed_memory(void)
 #endif
 }
 
+/* A run saves on SIGUSR1. One that comes before tidemark-executor takes it waits for that. */
+static void hold_signal_to_save(void)
+{
+    sigset_t saving;
+    sigemptyset(&saving);
+    sigaddset(&saving, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &saving, NULL);
+}
+
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
+    if (argc >= 2 && strcmp(argv[1], "run") == 0)
+        hold_signal_to_save();
     keep_freed_memory();
     enum tdm_status status = tdm_process_begin(&err);
     if (status == TDM_OK)

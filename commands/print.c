@@ -42,6 +42,18 @@ bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_S
     return !machine->measured;
 }
 
+void tdm_note_ranks(const char *trace, int64_t step, uint32_t ranks, uint32_t without,
+                    const char *file)
+{
+    char last[32] = "";
+    if (without > 1)
+        snprintf(last, sizeof(last), "s %" PRIu32 " to", ranks);
+    fprintf(stderr,
+            "tidemark: %s: rank%s %" PRIu32 " %s no op times of step %" PRId64
+            "; %s has the other ranks\n",
+            trace, last, ranks + without - 1, without > 1 ? "have" : "has", step, file);
+}
+
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err)
 {
     return tdm_json_write(stdout, true, root, err);

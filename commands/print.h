@@ -26,6 +26,11 @@ void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
  * Returns false if calibrate measured the rates. */
 bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE]);
 
+/* Prints one line to stderr: of a trace's step, `ranks` ranks are in a file, and the others, whose
+ * number is `without`, have no op times. */
+void tdm_note_ranks(const char *trace, int64_t step, uint32_t ranks, uint32_t without,
+                    const char *file);
+
 /* Prints an object to stdout with tdm_json_write(). `err` may already hold the reason that nothing
  * fits. It is overwritten only if printing fails. */
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err);

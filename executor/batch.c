@@ -71,7 +71,8 @@ static enum tdm_status count_starts(const struct tdm_tokens *tokens,
         return tdm_hint(err, "give data of llm.c or Megatron-LM with --tokens");
     }
     if (tdm_tokens_documents(tokens) == 0) {
-        tdm_fail(err, TDM_INPUT, "%s: the schedule takes documents from the text, and %s have none",
+        tdm_fail(err, TDM_INPUT,
+                 "%s: the schedule takes documents from the text, and this one (%s) has none",
                  tdm_tokens_name(tokens), tdm_tokens_format(tokens));
         return tdm_hint(err,
                         "use data of llm.c or Megatron-LM, or plan without --set documents=file");

@@ -2,6 +2,7 @@
 /* Weights and optimizer state of a checkpoint: from the arenas to its files and back. */
 #include "executor/checkpoint_parts.h"
 
+#include "base/parallel.h"
 #include "base/size.h"
 #include "executor/processes.h"
 #include "executor/shared_save.h"
@@ -9,6 +10,7 @@
 #include "models/tensor_set.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,13 +45,26 @@ uint64_t tdm_checkpoint_part_bytes(const struct tdm_program *program, enum tdm_d
 
 /* ---- saving ---- */
 
+/* A set of files: one content of all tensors, as it is kept, or, with `rounded`, through fp32 in
+ * the dtype of the files. */
+struct saved_set {
+    size_t number; /* in kept[] */
+    bool rounded;
+    enum tdm_content content;
+};
+
+/* So many files are written at the same time, at most: each needs a block of memory. */
+#define MOST_WRITERS 8u
+
 struct saving {
     const struct tdm_arenas *arenas;
     const struct tdm_program *program;
     const struct tdm_weights_watch *watch;
     struct tdm_processes *processes;
     struct tdm_weights_writer *writer;
-    enum tdm_status found;   /* TDM_INPUT: a value is not finite; nothing is written then */
+    struct saved_set sets[1 + KEPT]; /* those of the writer */
+    uint32_t set_count;
+    pthread_mutex_t lock;    /* of what follows, and of the watch */
     uint64_t done, elements; /* of all files */
 };
 
@@ -59,38 +74,56 @@ static enum tdm_content model_content(const struct tdm_weights_target *target, b
     return rounded && target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER : TDM_UNIT_WEIGHTS;
 }
 
-/* Writes one content of all tensors: as it is kept, or, with `rounded`, through fp32 in another
- * dtype. */
-static enum tdm_status save_content(struct saving *s, size_t number, bool rounded,
-                                    enum tdm_content content, struct tdm_error *err)
+static enum tdm_status note_moved(struct saving *s, uint64_t count, struct tdm_error *err)
 {
-    const struct tdm_model *model = s->program->schedule->model;
+    pthread_mutex_lock(&s->lock);
+    enum tdm_status status = tdm_weights_moved(s->watch, count, &s->done, s->elements, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* Writes elements of a tensor. `data` has room for them. */
+static enum tdm_status save_block(struct saving *s, const struct saved_set *set,
+                                  const struct tdm_tensor *tensor, uint64_t at, void *data,
+                                  struct tdm_safetensors_writer *file, struct tdm_error *err)
+{
+    const uint64_t count = tdm_state_block(tensor, at);
     const enum tdm_dtype dtype =
-        rounded ? TDM_DTYPE_FP32 : tdm_state_dtype(s->program, kept[number].content);
-    void *data = malloc(TDM_STATE_BLOCK * tdm_dtype_bytes(dtype));
-    enum tdm_status status = TDM_OK;
+        set->rounded ? TDM_DTYPE_FP32 : tdm_state_dtype(s->program, set->content);
+    enum tdm_status status =
+        set->rounded
+            ? tdm_state_get(s->arenas, s->program, set->content, tensor, at, count, data, err)
+            : tdm_state_get_kept(s->arenas, s->program, set->content, tensor, at, count, data, err);
+    if (status == TDM_OK)
+        status = tdm_check_finite(s->program->schedule->model, tensor, kept[set->number].shown,
+                                  dtype, data, count, err);
+    if (status == TDM_OK)
+        status = set->rounded ? tdm_safetensors_append(file, data, count, err)
+                              : tdm_safetensors_append_stored(file, data, count, err);
+    return status == TDM_OK ? note_moved(s, count, err) : status;
+}
+
+/* Writes one of the files, and reads it back. */
+static enum tdm_status save_file(void *self, size_t number, struct tdm_error *err)
+{
+    struct saving *s = self;
+    const struct tdm_model *model = s->program->schedule->model;
+    struct tdm_weights_file file;
+    void *data = malloc(TDM_STATE_BLOCK * sizeof(float));
     if (data == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for saving a checkpoint");
-    for (uint32_t t = 0; t < model->tensor_count; t++) {
-        const struct tdm_tensor *tensor = &model->tensors[t];
-        for (uint64_t at = 0; at < tensor->elements && status == TDM_OK && s->found == TDM_OK;
-             at += TDM_STATE_BLOCK) {
-            uint64_t count = tdm_state_block(tensor, at);
-            status = rounded ? tdm_state_get(s->arenas, s->program, content, tensor, at, count,
-                                             data, err)
-                             : tdm_state_get_kept(s->arenas, s->program, content, tensor, at, count,
-                                                  data, err);
-            if (status == TDM_OK)
-                s->found =
-                    tdm_check_finite(model, tensor, kept[number].shown, dtype, data, count, err);
-            if (status == TDM_OK && s->found == TDM_OK)
-                status = rounded ? tdm_weights_append(s->writer, data, count, err)
-                                 : tdm_weights_append_stored(s->writer, data, count, err);
-            if (status == TDM_OK)
-                status = tdm_weights_moved(s->watch, count, &s->done, s->elements, err);
-        }
-    }
+    enum tdm_status status = tdm_weights_begin_file(s->writer, (uint32_t)number, &file, err);
+    const bool begun = status == TDM_OK;
+    for (uint32_t t = begun ? file.first : 0; begun && t < file.end; t++)
+        for (uint64_t at = 0; at < model->tensors[t].elements && status == TDM_OK;
+             at += TDM_STATE_BLOCK)
+            status =
+                save_block(s, &s->sets[file.set], &model->tensors[t], at, data, &file.data, err);
     free(data);
+    if (status == TDM_OK)
+        return tdm_weights_end_file(s->writer, &file, err);
+    if (begun)
+        tdm_safetensors_abandon(&file.data);
     return status;
 }
 
@@ -108,19 +141,18 @@ static enum tdm_status save_all(struct saving *s, const struct tdm_weights_targe
                                 const struct tdm_checkpoint_moment *moment, struct tdm_error *err)
 {
     const bool rounded = tdm_state_dtype(s->program, TDM_UNIT_WEIGHTS) != target->dtype;
-    enum tdm_status status = save_content(s, 0, rounded, model_content(target, rounded), err);
+    s->sets[s->set_count++] = (struct saved_set){0, rounded, model_content(target, rounded)};
+    enum tdm_status status = tdm_weights_plan(s->writer, NULL, target->dtype, err);
     for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
         if (!is_part(s->program, i, target->dtype))
             continue;
-        if (s->found == TDM_OK)
-            status = tdm_weights_part(s->writer, kept[i].name,
-                                      tdm_state_dtype(s->program, kept[i].content), err);
-        if (status == TDM_OK)
-            status = save_content(s, i, false, kept[i].content, err);
+        s->sets[s->set_count++] = (struct saved_set){i, false, kept[i].content};
+        status = tdm_weights_plan(s->writer, kept[i].name,
+                                  tdm_state_dtype(s->program, kept[i].content), err);
     }
-    if (status != TDM_OK || s->found != TDM_OK)
-        return status == TDM_OK ? s->found : status;
-    return write_note(s, moment, err);
+    if (status == TDM_OK)
+        status = tdm_parallel(tdm_weights_files(s->writer), MOST_WRITERS, save_file, s, err);
+    return status == TDM_OK ? write_note(s, moment, err) : status;
 }
 
 /* Saves with other processes. */
@@ -157,15 +189,16 @@ enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
     struct saving s = {.arenas = arenas,
                        .program = program,
                        .watch = watch,
-                       .processes = tdm_arenas_here(arenas)->processes};
+                       .processes = tdm_arenas_here(arenas)->processes,
+                       .lock = PTHREAD_MUTEX_INITIALIZER};
     whole.checkpoint = true;
     whole.part_bytes = tdm_checkpoint_part_bytes(program, target->dtype);
-    whole.shared = tdm_processes_count(s.processes) > 1;
+    whole.shared = true; /* by threads or processes */
     s.elements = program->schedule->model->parameters;
     for (size_t i = 0; i < KEPT; i++)
         s.elements += is_part(program, i, target->dtype) ? program->schedule->model->parameters : 0;
     enum tdm_status status = TDM_OK;
-    if (whole.shared) {
+    if (tdm_processes_count(s.processes) > 1) {
         status = save_together(&s, &whole, moment, err);
     } else {
         status = tdm_weights_create(&whole, &s.writer, err);

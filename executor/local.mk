@@ -30,6 +30,7 @@ libexecutor_a_SOURCES += \
 	executor/forecast.h \
 	executor/free_memory.c \
 	executor/free_memory.h \
+	executor/gather.c executor/gather.h \
 	executor/history.c executor/history.h \
 	executor/host_arena.c \
 	executor/host_arena.h \

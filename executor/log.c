@@ -201,6 +201,15 @@ static const char *number(double value, char out[32])
     return out;
 }
 
+/* A loss, which may be "nan" or "inf". */
+static const char *loss(const struct tdm_log_step *step, char out[32])
+{
+    if (!step->has_loss || isfinite(step->loss))
+        return number(step->loss, out);
+    snprintf(out, 32, "%s", isnan(step->loss) ? "nan" : step->loss < 0 ? "-inf" : "inf");
+    return out;
+}
+
 static const char *count(uint64_t value, char out[32])
 {
     out[0] = '\0';
@@ -249,7 +258,7 @@ enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *ste
         return TDM_OK;
     int bytes =
         snprintf(row, sizeof(row), "%" PRIu64 ",%s,%s,%s,%s,%s,%s,%s,%s\n", step->step,
-                 number(step->loss, text[0]), number(step->gradient_norm, text[1]),
+                 loss(step, text[0]), number(step->gradient_norm, text[1]),
                  number(step->learning_rate, text[2]), number(step->seconds, text[3]),
                  number(step->tokens_per_second, text[4]), number(step->mfu, text[5]),
                  count(step->device_used_bytes, text[6]), count(step->host_used_bytes, text[7]));

@@ -34,7 +34,8 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
 /* What is logged of a step. */
 struct tdm_log_step {
     uint64_t step;
-    double loss, gradient_norm; /* NAN: not known */
+    bool has_loss; /* else nothing is computed */
+    double loss, gradient_norm; /* of the norm NAN: not known */
     /* [layers + 2] of the model's units, before clipping; NULL: not known */
     const double *unit_norms;
     double learning_rate, seconds, tokens_per_second, mfu;

@@ -587,6 +587,12 @@ enum tdm_status tdm_processes_collect(struct tdm_processes *p, uint32_t from, vo
     return p == NULL ? TDM_OK : spread(p, from, 0, 1, data, bytes, err);
 }
 
+enum tdm_status tdm_processes_hand(struct tdm_processes *p, uint32_t to, void *data, uint64_t bytes,
+                                   struct tdm_error *err)
+{
+    return p == NULL ? TDM_OK : spread(p, 0, to, to + 1, data, bytes, err);
+}
+
 enum tdm_status tdm_processes_unite(struct tdm_processes *p, uint32_t *flags, struct tdm_error *err)
 {
     const uint32_t own = *flags;

@@ -70,6 +70,10 @@ enum tdm_status tdm_processes_broadcast(struct tdm_processes *processes, uint32_
 enum tdm_status tdm_processes_collect(struct tdm_processes *processes, uint32_t from, void *data,
                                       uint64_t bytes, struct tdm_error *err);
 
+/* All: process `to` gets `bytes` of process 0. */
+enum tdm_status tdm_processes_hand(struct tdm_processes *processes, uint32_t to, void *data,
+                                   uint64_t bytes, struct tdm_error *err);
+
 /* All: *flags becomes the union of those of all processes. */
 enum tdm_status tdm_processes_unite(struct tdm_processes *processes, uint32_t *flags,
                                     struct tdm_error *err);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records a run in its trace: the predicted ops and memory of programs, and the measured steps. */
+/* Records a run in its trace: the predicted ops and memory of programs, and the measured steps. Of
+ * several processes, the first has the trace; the others send it what they measured. */
 #include "executor/record.h"
 
 #include "config.h"
 #include "base/json.h"
+#include "executor/gather.h"
 
 #include <jansson.h>
 #include <sqlite3.h>
@@ -13,7 +15,9 @@
 #include <time.h>
 
 struct tdm_recorder {
-    struct tdm_trace *trace;
+    struct tdm_trace *trace; /* NULL: process 0 has it */
+    struct tdm_processes *processes;
+    struct tdm_trace_batch passing; /* of several processes: of a rank, to be sent or dropped */
     const struct tdm_run_listener *listener;
     const volatile sig_atomic_t *stop; /* NULL: never */
     bool is_lost; /* the trace could not be written, and the run goes on without it */
@@ -33,7 +37,7 @@ struct tdm_recorder {
 
 static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                   const struct tdm_run_options *options,
-                                  struct tdm_recorded_memory memory,
+                                  struct tdm_recorded_start start,
                                   struct tdm_trace_capacity capacity, struct tdm_error *err)
 {
     char where[160] = "", host[64] = "", versions[128], started[32];
@@ -49,9 +53,9 @@ static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                 .where = where,
                                 .versions = versions,
                                 .started_at = started,
-                                .resumed_from = options->resume_path,
-                                .pinned_bytes = memory.pinned_bytes,
-                                .pageable_bytes = memory.pageable_bytes};
+                                .resumed_from = start.resumed_from,
+                                .pinned_bytes = start.pinned_bytes,
+                                .pageable_bytes = start.pageable_bytes};
     return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,
                           err);
 }
@@ -62,9 +66,17 @@ uint64_t tdm_recorder_op_bytes(void)
            TDM_TRACE_BATCHES * sizeof(struct tdm_trace_timing);
 }
 
+static void free_recorder(struct tdm_recorder *recorder)
+{
+    tdm_trace_batch_close(&recorder->passing);
+    free(recorder->timings);
+    free(recorder->relative);
+    free(recorder);
+}
+
 enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
                                   const struct tdm_run_listener *listener,
-                                  struct tdm_recorded_memory memory, uint32_t count,
+                                  struct tdm_recorded_start start, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **out, struct tdm_error *err)
 {
@@ -85,21 +97,22 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a recorder");
     recorder->listener = listener;
     recorder->stop = options->stop;
+    recorder->processes = options->processes;
     recorder->ranks = capacity.ranks;
     recorder->timed_every = timed_every;
     recorder->timing_capacity = capacity.timings;
     recorder->timings = calloc(capacity.timings + 1, sizeof(*recorder->timings));
     recorder->relative = calloc(capacity.timings + 1, sizeof(*recorder->relative));
     enum tdm_status status = TDM_OK;
-    if (recorder->timings == NULL || recorder->relative == NULL)
+    const bool alone = tdm_processes_count(options->processes) == 1;
+    if (recorder->timings == NULL || recorder->relative == NULL ||
+        (!alone && !tdm_trace_batch_open(&recorder->passing, capacity)))
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the times of %zu ops",
                           capacity.timings);
-    if (status == TDM_OK)
-        status = open_trace(recorder, options, memory, capacity, err);
+    if (status == TDM_OK && tdm_processes_number(options->processes) == 0)
+        status = open_trace(recorder, options, start, capacity, err);
     if (status != TDM_OK) {
-        free(recorder->timings);
-        free(recorder->relative);
-        free(recorder);
+        free_recorder(recorder);
         return status;
     }
     *out = recorder;
@@ -125,6 +138,12 @@ static enum tdm_status lose(struct tdm_recorder *recorder, const struct tdm_erro
     if (recorder->listener->trace_lost != NULL)
         recorder->listener->trace_lost(recorder->listener->self, failure);
     return TDM_OK;
+}
+
+/* Does this process write a trace? */
+static bool writes(const struct tdm_recorder *recorder)
+{
+    return recorder->trace != NULL && !recorder->is_lost;
 }
 
 /* ---- what is predicted ---- */
@@ -198,7 +217,7 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
 {
     struct tdm_error failure = {.status = TDM_OK};
     recorder->first_step = first_step;
-    if (recorder->is_lost)
+    if (!writes(recorder))
         return TDM_OK;
     (void)record_program(recorder, name, forecasts, &recorder->program_id, &failure);
     return lose(recorder, &failure, err);
@@ -208,7 +227,7 @@ enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char
                                        struct tdm_forecast *const *forecasts, struct tdm_error *err)
 {
     struct tdm_error failure = {.status = TDM_OK};
-    if (recorder->evaluator_id != 0 || recorder->is_lost)
+    if (recorder->evaluator_id != 0 || !writes(recorder))
         return TDM_OK;
     (void)record_program(recorder, name, forecasts, &recorder->evaluator_id, &failure);
     return lose(recorder, &failure, err);
@@ -285,15 +304,16 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
 {
     int64_t now_ns = unfinished->start_ns + (int64_t)(1e9 * unfinished->seconds);
     start_run(recorder, unfinished->start_ns);
-    if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* for the step's end */
+    if (!writes(recorder) ||
+        recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* for the step's end */
         return;
     sample_places(recorder, arenas, now_ns, device_used_bytes);
 }
 
+/* The same in all processes: what is lost to one of them is asked of the others, and dropped. */
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
 {
-    return !recorder->is_lost &&
-           (step == recorder->first_step || step % recorder->timed_every == 0);
+    return step == recorder->first_step || step % recorder->timed_every == 0;
 }
 
 /* What was observed of a rank, and found in its arenas. */
@@ -312,36 +332,80 @@ static void add_observed(uint32_t rank, const struct tdm_recorded_step *recorded
     }
 }
 
+/* What a rank of this process has of a step. */
+static void fill(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                 const struct tdm_recorded_step *recorded, uint32_t rank, uint32_t place_count,
+                 struct tdm_trace_batch *batch)
+{
+    size_t count = reap(recorder, &arenas[rank], recorded->start_ns, batch->timings,
+                        recorder->timing_capacity);
+    if (tdm_recorder_times(recorder, recorded->step))
+        batch->timing_count = count;
+    if (recorded->device_used_bytes != NULL && recorded->device_used_bytes[rank] > 0)
+        batch->used[batch->used_count++] =
+            (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_DEVICE,
+                                    recorded->device_used_bytes[rank]};
+    add_observed(rank, recorded, place_count, batch);
+}
+
+/* Of several processes, all: process 0 gets what a rank of another one has of a step, with times on
+ * its own clock. */
+static enum tdm_status gather(const struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                              const struct tdm_recorded_step *recorded, uint32_t rank,
+                              struct tdm_trace_batch *batch, struct tdm_error *err)
+{
+    const struct tdm_arenas *here = tdm_arenas_here(arenas);
+    const uint32_t process = tdm_processes_of(recorder->processes, recorder->ranks, rank);
+    int64_t start_ns = recorded->start_ns, ahead_ns = 0;
+    if (process == 0)
+        return TDM_OK;
+    enum tdm_status status = tdm_gather_clock(recorder->processes, process, here->backend->now,
+                                              here->executor, &ahead_ns, err);
+    if (status == TDM_OK)
+        status = tdm_gather_batch(recorder->processes, process, batch, &start_ns, err);
+    const int64_t later_ns = start_ns - ahead_ns - recorded->start_ns;
+    for (size_t i = 0; i < batch->timing_count && status == TDM_OK; i++) {
+        batch->timings[i].start_ns += later_ns;
+        batch->timings[i].end_ns += later_ns;
+    }
+    for (size_t i = 0; i < batch->used_count && status == TDM_OK; i++)
+        batch->used[i].time_ns = recorded->end_ns - recorder->run_start_ns;
+    return status;
+}
+
 /* Records what ranks other than the first have of a step, in the transaction that the first has
- * begun. */
+ * begun. Of a step that has ended and whose ops are timed, all processes send it to process 0, also
+ * if its trace is lost: they do not know. */
 static enum tdm_status record_others(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
                                      const struct tdm_recorded_step *recorded, uint32_t place_count,
-                                     struct tdm_error *err)
+                                     bool ended, struct tdm_error *err)
 {
-    for (uint32_t rank = 1; rank < recorder->ranks; rank++) {
+    const bool gathers = tdm_processes_count(recorder->processes) > 1 && ended &&
+                         tdm_recorder_times(recorder, recorded->step);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t rank = 1; rank < recorder->ranks && status == TDM_OK; rank++) {
         struct tdm_trace_batch *batch = NULL;
         struct tdm_error failure = {.status = TDM_OK};
-        if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
-            return lose(recorder, &failure, err);
-        batch->program_id = recorder->program_id;
-        batch->step = recorded->step;
-        batch->more = rank + 1 < recorder->ranks;
-        const bool here = arenas[rank].backend != NULL; /* else of another process */
-        size_t count = here ? reap(recorder, &arenas[rank], recorded->start_ns, batch->timings,
-                                   recorder->timing_capacity)
-                            : 0;
-        if (tdm_recorder_times(recorder, recorded->step))
-            batch->timing_count = count;
-        if (recorded->device_used_bytes != NULL && recorded->device_used_bytes[rank] > 0)
-            batch->used[batch->used_count++] =
-                (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_DEVICE,
-                                        recorded->device_used_bytes[rank]};
-        batch->rank = rank;
-        if (here)
-            add_observed(rank, recorded, place_count, batch);
-        tdm_trace_send(recorder->trace, batch);
+        if (writes(recorder) && tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
+            status = lose(recorder, &failure, err);
+        if (status == TDM_OK && batch == NULL && !gathers)
+            return TDM_OK;
+        struct tdm_trace_batch *into = batch != NULL ? batch : &recorder->passing;
+        *into = (struct tdm_trace_batch){.timings = into->timings,
+                                         .touches = into->touches,
+                                         .observed = into->observed,
+                                         .program_id = recorder->program_id,
+                                         .step = recorded->step,
+                                         .more = rank + 1 < recorder->ranks};
+        if (status == TDM_OK && arenas[rank].backend != NULL)
+            fill(recorder, arenas, recorded, rank, place_count, into);
+        if (status == TDM_OK && gathers)
+            status = gather(recorder, arenas, recorded, rank, into, err);
+        into->rank = rank;
+        if (status == TDM_OK && batch != NULL)
+            tdm_trace_send(recorder->trace, batch);
     }
-    return TDM_OK;
+    return status;
 }
 
 enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
@@ -352,8 +416,8 @@ enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
     struct tdm_trace_batch *batch = NULL;
     struct tdm_error failure = {.status = TDM_OK};
     start_run(recorder, unfinished->start_ns);
-    *sent = recorder->is_lost;
-    if (recorder->is_lost)
+    *sent = !writes(recorder);
+    if (*sent)
         return TDM_OK;
     (void)(all ? tdm_trace_take(recorder->trace, &batch, &failure)
                : tdm_trace_take_free(recorder->trace, &batch, &failure));
@@ -371,7 +435,7 @@ enum tdm_status tdm_recorder_unfinished(struct tdm_recorder *recorder,
     tdm_trace_send(recorder->trace, batch);
     const struct tdm_recorded_step others = {.step = unfinished->step,
                                              .start_ns = unfinished->start_ns};
-    return all ? record_others(recorder, arenas, &others, 0, err) : TDM_OK;
+    return all ? record_others(recorder, arenas, &others, 0, false, err) : TDM_OK;
 }
 
 enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
@@ -380,11 +444,15 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
 {
     struct tdm_trace_batch *batch = NULL;
     struct tdm_error failure = {.status = TDM_OK};
+    const uint32_t place_count = program->schedule->machine->topology.place_count;
     start_run(recorder, recorded->start_ns);
-    if (recorder->is_lost)
-        return TDM_OK;
-    if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
-        return lose(recorder, &failure, err);
+    if (!writes(recorder))
+        return record_others(recorder, arenas, recorded, place_count, true, err);
+    if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK) {
+        enum tdm_status status = lose(recorder, &failure, err);
+        return status == TDM_OK ? record_others(recorder, arenas, recorded, place_count, true, err)
+                                : status;
+    }
     batch->program_id = recorder->program_id;
     batch->step = recorded->step;
     batch->loss = recorded->loss;
@@ -396,11 +464,10 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     reap_first(recorder, arenas, recorded->start_ns);
     sample_places(recorder, arenas, recorded->end_ns, recorded->device_used_bytes[0]);
     hand_over(recorder, recorded->step, batch);
-    const uint32_t place_count = program->schedule->machine->topology.place_count;
     add_observed(0, recorded, place_count, batch);
     recorder->timing_count = recorder->sent_count = 0;
     tdm_trace_send(recorder->trace, batch);
-    return record_others(recorder, arenas, recorded, place_count, err);
+    return record_others(recorder, arenas, recorded, place_count, true, err);
 }
 
 enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step,
@@ -409,7 +476,7 @@ enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t s
 {
     struct tdm_trace_batch *batch = NULL;
     struct tdm_error failure = {.status = TDM_OK};
-    if (recorder->is_lost)
+    if (!writes(recorder))
         return TDM_OK;
     if (tdm_trace_take(recorder->trace, &batch, &failure) != TDM_OK)
         return lose(recorder, &failure, err);
@@ -429,6 +496,10 @@ enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_statu
 {
     if (recorder == NULL)
         return status;
+    if (recorder->trace == NULL) {
+        free_recorder(recorder);
+        return status;
+    }
     const char *ending = recorder->is_lost           ? "failed"
                          : status == TDM_OK          ? "finished"
                          : status == TDM_INTERRUPTED ? "interrupted"
@@ -448,8 +519,6 @@ enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_statu
     if (closed != TDM_OK && err != NULL &&
         (status == TDM_OK || strcmp(late.message, err->message) == 0))
         *err = late;
-    free(recorder->timings);
-    free(recorder->relative);
-    free(recorder);
+    free_recorder(recorder);
     return status == TDM_OK ? closed : status;
 }

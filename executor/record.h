@@ -10,18 +10,21 @@
 
 struct tdm_recorder;
 
-/* Host memory of the run, as allocated. */
-struct tdm_recorded_memory {
-    uint64_t pinned_bytes, pageable_bytes;
+/* How the run began. */
+struct tdm_recorded_start {
+    const char *resumed_from;              /* the checkpoint; NULL: none */
+    uint64_t pinned_bytes, pageable_bytes; /* host memory, as allocated */
 };
 
-/* Creates the trace of a run, whose listener must outlive it. If the trace cannot be written any
- * more after the first step began, the listener is told, the functions below record nothing and
- * return TDM_OK, and tdm_recorder_close() returns the failure. Op times are recorded for the first
- * step of each program and for every `timed_every`-th step. */
+/* Creates the trace of a run; of several processes, the first does, and the others a recorder that
+ * sends it what they measured, if it has one (`timed_every` is the same in all). The listener must
+ * outlive it. If the trace cannot be written any more after the first step began, the listener is
+ * told, the functions below record nothing and return TDM_OK, and tdm_recorder_close() returns the
+ * failure. Op times are recorded for the first step of each program and for every `timed_every`-th
+ * step. */
 enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
                                   const struct tdm_run_listener *listener,
-                                  struct tdm_recorded_memory memory, uint32_t count,
+                                  struct tdm_recorded_start start, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **recorder, struct tdm_error *err);
 

@@ -317,13 +317,20 @@ static uint64_t choose_timed(const struct tdm_run *run)
 static enum tdm_status open_recorder(struct tdm_run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
-    uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
-    struct tdm_recorded_memory memory = {0};
+    struct tdm_recorded_start start = {
+        .resumed_from = run->weights.resumed == NULL ? NULL : run->weights.resumed->directory};
+    uint64_t every = 0; /* no trace */
+    if (options->trace_path != NULL)
+        every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
+    enum tdm_status status =
+        tdm_processes_broadcast(options->processes, 0, &every, sizeof(every), err);
+    if (status != TDM_OK || every == 0)
+        return status;
     if (options->backend->pinned_bytes != NULL)
-        memory.pinned_bytes = options->backend->pinned_bytes(tdm_run_here(run)->executor);
+        start.pinned_bytes = options->backend->pinned_bytes(tdm_run_here(run)->executor);
     if (options->backend->executes)
-        memory.pageable_bytes = pageable_bytes(run, memory.pinned_bytes);
-    return tdm_recorder_open(options, run->listener, memory, run->program_count, run->programs,
+        start.pageable_bytes = pageable_bytes(run, start.pinned_bytes);
+    return tdm_recorder_open(options, run->listener, start, run->program_count, run->programs,
                              every, &run->recorder, err);
 }
 
@@ -382,7 +389,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     for (uint32_t rank = 0; rank < run.ranks && status == TDM_OK; rank++)
         run.arenas[rank].processes = options->processes;
     /* not earlier: a run that cannot begin leaves no trace */
-    if (status == TDM_OK && options->trace_path != NULL)
+    if (status == TDM_OK)
         status = open_recorder(&run, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = tdm_train(&run, i, &results[i], err);

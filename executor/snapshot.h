@@ -12,13 +12,14 @@
 struct tdm_snapshot;
 
 /* Takes memory for snapshots of a program's state, tdm_schedule_state_bytes() in all processes
- * together. The program must outlive it. TDM_NO_MEMORY. */
+ * together, and begins to touch it on a thread. The program must outlive it. TDM_NO_MEMORY. */
 enum tdm_status tdm_snapshot_new(const struct tdm_program *program,
                                  const struct tdm_processes *processes,
                                  struct tdm_snapshot **snapshot, struct tdm_error *err);
 void tdm_snapshot_free(struct tdm_snapshot *snapshot);
 
-/* Copies the state from the arenas of the ranks of this process. */
+/* Copies the state from the arenas of the ranks of this process, on all processors that it may
+ * use. */
 enum tdm_status tdm_snapshot_take(struct tdm_snapshot *snapshot, const struct tdm_arenas *arenas,
                                   struct tdm_error *err);
 

@@ -195,6 +195,7 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
         t->run->options->backend->executes && tdm_program_norms_buffer(t->program) != NULL;
     const struct tdm_log_step logged = {
         .step = ended->number,
+        .has_loss = t->run->options->backend->executes,
         .loss = ended->loss,
         .gradient_norm = ended->gradient_norm,
         .unit_norms = has_norms ? t->unit_norms : NULL,
@@ -261,6 +262,7 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     result->steps = ended->number;
     result->seconds += seconds;
     result->tokens += tdm_schedule_tokens(t->program->schedule);
+    log_step(t, ended, seconds);
     if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)ended->number);
@@ -270,7 +272,6 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
-    log_step(t, ended, seconds);
     return tdm_history_add(&t->history, ended->loss, ended->gradient_norm, err);
 }
 

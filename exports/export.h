@@ -26,6 +26,7 @@ struct tdm_export_source {
 struct tdm_export {
     FILE *out;
     bool all_ranks; /* else one */
+    uint32_t ranks; /* of all ranks, those that are written, from rank 0 on */
     bool begun;     /* something was written that others have to be separated from */
     void *state;    /* of the format */
 };
@@ -57,10 +58,18 @@ extern const struct tdm_export_format tdm_export_csv;
 /* The formats; ends with NULL. */
 extern const struct tdm_export_format *const tdm_export_formats[];
 
-/* Writes the whole file. *unfinished: whether it has only the ops that had ended. Errors of
+/* What a file does not have. */
+struct tdm_export_gaps {
+    bool unfinished;  /* it has only the ops that had ended */
+    int64_t step;     /* of a trace */
+    uint32_t ranks;   /* of all ranks: it has these, */
+    uint32_t without; /* and so many have no times of the step */
+};
+
+/* Writes the whole file. Errors of
  * tdm_step_read(), TDM_NO_MEMORY; TDM_USAGE for too many ranks. */
 enum tdm_status tdm_export_write(const struct tdm_export_format *format,
                                  const struct tdm_export_source *source, FILE *out,
-                                 bool *unfinished, struct tdm_error *err);
+                                 struct tdm_export_gaps *gaps, struct tdm_error *err);
 
 #endif

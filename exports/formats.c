@@ -13,7 +13,7 @@ static enum tdm_status write_ranks(const struct tdm_export_format *format,
                                    unsigned pass, struct tdm_error *err)
 {
     enum tdm_status status = format->write(export, first, pass, err);
-    const uint32_t ranks = source->rank == TDM_PLOT_ALL_RANKS ? first->ranks : 1;
+    const uint32_t ranks = source->rank == TDM_PLOT_ALL_RANKS ? export->ranks : 1;
     for (uint32_t rank = 1; rank < ranks && status == TDM_OK && !ferror(export->out); rank++) {
         struct tdm_step *step;
         status = tdm_step_read(source->path, first->plot->step, rank, &step, err);
@@ -27,7 +27,7 @@ static enum tdm_status write_ranks(const struct tdm_export_format *format,
 
 enum tdm_status tdm_export_write(const struct tdm_export_format *format,
                                  const struct tdm_export_source *source, FILE *out,
-                                 bool *unfinished, struct tdm_error *err)
+                                 struct tdm_export_gaps *gaps, struct tdm_error *err)
 {
     const bool all = source->rank == TDM_PLOT_ALL_RANKS;
     struct tdm_export export = {.out = out, .all_ranks = all};
@@ -42,11 +42,15 @@ enum tdm_status tdm_export_write(const struct tdm_export_format *format,
         tdm_step_free(first);
         return tdm_hint(err, "name one with --rank");
     }
+    export.ranks = tdm_step_side(first) == TDM_MEASURED ? first->plot->timed_ranks : first->ranks;
     status = format->begin(&export, first, err);
     for (unsigned pass = 0; pass < format->passes && status == TDM_OK; pass++)
         status = write_ranks(format, source, first, &export, pass, err);
     format->end(&export);
-    *unfinished = first->plot->unfinished;
+    *gaps = (struct tdm_export_gaps){.unfinished = first->plot->unfinished,
+                                     .step = first->plot->step,
+                                     .ranks = export.ranks,
+                                     .without = all ? first->ranks - export.ranks : 0};
     tdm_step_free(first);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "library/table.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,6 +167,47 @@ static enum tdm_status find_kind(const char *name, const struct tdm_table_kind *
     return tdm_fail(err, TDM_INPUT, "a trace has no table \"%s\"", name);
 }
 
+/* Has the trace the program, and the program the rank? */
+static enum tdm_status check_program(const struct tdm_table_query *query, struct tdm_error *err)
+{
+    struct tdm_trace_program_row *programs = NULL;
+    size_t count = 0, i = 0;
+    enum tdm_status status = tdm_trace_read_programs(query->reader, &programs, &count, err);
+    while (i < count && programs[i].program != query->program)
+        i++;
+    if (status == TDM_OK && i == count && query->program != -1) /* the first of none */
+        status = tdm_fail(err, TDM_INPUT, "the trace has no program %" PRId64, query->program);
+    else if (status == TDM_OK && i < count && query->rank >= programs[i].ranks)
+        status =
+            tdm_fail(err, TDM_INPUT, "the trace has no rank %" PRIu32 ", its program has %" PRIu32,
+                     query->rank, programs[i].ranks);
+    free(programs);
+    return status;
+}
+
+/* Has the trace the step, which may not have ended? */
+static enum tdm_status check_step(const struct tdm_table_query *query, struct tdm_error *err)
+{
+    struct tdm_trace_step_row *steps = NULL;
+    struct tdm_trace_unfinished_row *unfinished = NULL;
+    size_t count = 0, unfinished_count = 0;
+    bool has = query->step == TDM_TRACE_EVERY_STEP;
+    if (has)
+        return TDM_OK;
+    enum tdm_status status = tdm_trace_read_steps(query->reader, &steps, &count, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_unfinished(query->reader, &unfinished, &unfinished_count, err);
+    for (size_t i = 0; i < count; i++)
+        has = has || steps[i].step == query->step;
+    for (size_t i = 0; i < unfinished_count; i++)
+        has = has || unfinished[i].step == query->step;
+    free(steps);
+    free(unfinished);
+    if (status == TDM_OK && !has)
+        return tdm_fail(err, TDM_INPUT, "the trace has no step %" PRId64, query->step);
+    return status;
+}
+
 enum tidemark_status tidemark_trace_read(tidemark_trace *trace, const char *name, int64_t program,
                                          int64_t step, uint32_t rank, tidemark_table **table,
                                          struct tidemark_error *error)
@@ -187,7 +229,11 @@ enum tidemark_status tidemark_trace_read(tidemark_trace *trace, const char *name
     made->topology = *tdm_trace_reader_topology(trace->reader);
     tdm_library_lock();
     tdm_trace_reader_see(trace->reader, rank);
-    status = kind->read(&query, &made->rows, &made->row_count, &err);
+    status = check_program(&query, &err);
+    if (status == TDM_OK)
+        status = check_step(&query, &err);
+    if (status == TDM_OK)
+        status = kind->read(&query, &made->rows, &made->row_count, &err);
     tdm_library_unlock();
     if (status == TDM_OK)
         status = turn(made, &err);

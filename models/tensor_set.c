@@ -126,22 +126,38 @@ static enum tdm_status write_index(struct tdm_tensor_set *set, struct tdm_error 
     return tdm_json_save(set->directory, name, set->index, err);
 }
 
-static enum tdm_status begin_shard(struct tdm_tensor_set *set, struct tdm_error *err)
+enum tdm_status tdm_tensor_set_begin_file(const struct tdm_tensor_set *set, uint32_t number,
+                                          struct tdm_safetensors_writer *file,
+                                          struct tdm_error *err)
 {
-    const struct tdm_tensor_shard *shard = &set->shards[set->current];
+    const struct tdm_tensor_shard *shard = &set->shards[number];
     char *path = join(set->directory, shard->name);
     if (path == NULL)
         return no_memory(set->directory, shard->name, err);
     enum tdm_status status = tdm_safetensors_create(path, set->dtype, shard->end - shard->first,
-                                                    set->tensors + shard->first, &set->file, err);
+                                                    set->tensors + shard->first, file, err);
     free(path);
     return status;
 }
 
-static enum tdm_status finish_shard(struct tdm_tensor_set *set, struct tdm_error *err)
+static enum tdm_status finish_file(struct tdm_tensor_set *set, uint32_t number,
+                                   struct tdm_safetensors_writer *file, struct tdm_error *err)
 {
-    set->shards[set->current].checksum = tdm_checksum_value(&set->file.checksum);
-    return tdm_safetensors_finish(&set->file, err);
+    set->shards[number].checksum = tdm_checksum_value(&file->checksum);
+    return tdm_safetensors_finish(file, err);
+}
+
+static enum tdm_status verify_file(const struct tdm_tensor_set *set, uint32_t number,
+                                   struct tdm_error *err)
+{
+    const struct tdm_tensor_shard *shard = &set->shards[number];
+    char *path = join(set->directory, shard->name);
+    enum tdm_status status =
+        path == NULL ? no_memory(set->directory, shard->name, err)
+                     : tdm_safetensors_verify(path, set->dtype, shard->end - shard->first,
+                                              set->tensors + shard->first, shard->checksum, err);
+    free(path);
+    return status;
 }
 
 /* Names and divides what a set will hold. */
@@ -172,33 +188,58 @@ enum tdm_status tdm_tensor_set_begin(const char *directory, const char *stem,
     enum tdm_status status = plan_set(directory, stem, model, dtype, shard_bytes, set, err);
     if (status == TDM_OK && set->shard_count > 1)
         status = write_index(set, err);
-    return status == TDM_OK ? begin_shard(set, err) : status;
+    return status == TDM_OK ? tdm_tensor_set_begin_file(set, 0, &set->file, err) : status;
 }
 
-enum tdm_status tdm_tensor_set_append(struct tdm_tensor_set *set, const void *values, bool stored,
+enum tdm_status tdm_tensor_set_append(struct tdm_tensor_set *set, const float *values,
                                       uint64_t count, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     if (set->file.left == 0) {
-        status = finish_shard(set, err);
+        status = finish_file(set, set->current, &set->file, err);
         set->current++;
         if (status == TDM_OK && set->current == set->shard_count)
             status =
                 tdm_fail(err, TDM_INTERNAL, "%s: more elements than the model has", set->directory);
         if (status == TDM_OK)
-            status = begin_shard(set, err);
+            status = tdm_tensor_set_begin_file(set, set->current, &set->file, err);
     }
     if (status != TDM_OK)
         return status;
-    return stored ? tdm_safetensors_append_stored(&set->file, values, count, err)
-                  : tdm_safetensors_append(&set->file, values, count, err);
+    return tdm_safetensors_append(&set->file, values, count, err);
 }
 
 enum tdm_status tdm_tensor_set_finish(struct tdm_tensor_set *set, struct tdm_error *err)
 {
     if (set->current + 1 != set->shard_count)
         return tdm_fail(err, TDM_INTERNAL, "%s: fewer elements than the model has", set->directory);
-    return finish_shard(set, err);
+    return finish_file(set, set->current, &set->file, err);
+}
+
+/* ---- writing files at the same time ---- */
+
+enum tdm_status tdm_tensor_set_plan(const char *directory, const char *stem,
+                                    const struct tdm_model *model, enum tdm_dtype dtype,
+                                    uint64_t shard_bytes, struct tdm_tensor_set *set,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = plan_set(directory, stem, model, dtype, shard_bytes, set, err);
+    set->read_back = true;
+    return status == TDM_OK && set->shard_count > 1 ? write_index(set, err) : status;
+}
+
+void tdm_tensor_set_range(const struct tdm_tensor_set *set, uint32_t shard, uint32_t *first,
+                          uint32_t *end)
+{
+    *first = set->shards[shard].first;
+    *end = set->shards[shard].end;
+}
+
+enum tdm_status tdm_tensor_set_end_file(struct tdm_tensor_set *set, uint32_t shard,
+                                        struct tdm_safetensors_writer *file, struct tdm_error *err)
+{
+    enum tdm_status status = finish_file(set, shard, file, err);
+    return status == TDM_OK ? verify_file(set, shard, err) : status;
 }
 
 /* ---- writing together ---- */
@@ -209,7 +250,7 @@ enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
                                      struct tdm_error *err)
 {
     enum tdm_status status = plan_set(directory, stem, model, dtype, shard_bytes, set, err);
-    set->shared = true;
+    set->read_back = true;
     if (status == TDM_OK && makes && set->shard_count > 1)
         status = write_index(set, err);
     for (uint32_t i = 0; i < set->shard_count && makes && status == TDM_OK; i++) {
@@ -274,17 +315,8 @@ enum tdm_status tdm_tensor_set_verify(const struct tdm_tensor_set *set, struct t
     char name[sizeof(set->stem) + 32];
     snprintf(name, sizeof(name), "%s.safetensors.index.json", set->stem);
     enum tdm_status status = tdm_json_verify(set->directory, name, set->index, err);
-    if (set->shared) /* those who wrote it have read it back */
-        return status;
-    for (uint32_t i = 0; i < set->shard_count && status == TDM_OK; i++) {
-        const struct tdm_tensor_shard *shard = &set->shards[i];
-        char *path = join(set->directory, shard->name);
-        status = path == NULL
-                     ? no_memory(set->directory, shard->name, err)
-                     : tdm_safetensors_verify(path, set->dtype, shard->end - shard->first,
-                                              set->tensors + shard->first, shard->checksum, err);
-        free(path);
-    }
+    for (uint32_t i = 0; i < set->shard_count && !set->read_back && status == TDM_OK; i++)
+        status = verify_file(set, i, err);
     return status;
 }
 

@@ -31,7 +31,7 @@ struct tdm_tensor_set {
     json_t *index;                      /* its contents; NULL: one file needs none */
     struct tdm_safetensors_writer file; /* of shard `current` */
     struct tdm_safetensors_share share; /* the same, if several processes write the set */
-    bool shared;                        /* they do */
+    bool read_back;                     /* who writes a file of the set reads it back */
 };
 
 /* Is this the name of a file of a set? */
@@ -44,9 +44,8 @@ enum tdm_status tdm_tensor_set_begin(const char *directory, const char *stem,
                                      uint64_t shard_bytes, struct tdm_tensor_set *set,
                                      struct tdm_error *err);
 
-/* Writes the next elements, which must not cross from one tensor to the next: rounded from fp32,
- * or, if `stored`, as they are in the dtype of the set. */
-enum tdm_status tdm_tensor_set_append(struct tdm_tensor_set *set, const void *values, bool stored,
+/* Writes the next elements, which must not cross from one tensor to the next, rounded from fp32. */
+enum tdm_status tdm_tensor_set_append(struct tdm_tensor_set *set, const float *values,
                                       uint64_t count, struct tdm_error *err);
 
 /* Flushes the last file. TDM_INTERNAL if elements are missing. */
@@ -60,6 +59,26 @@ enum tdm_status tdm_tensor_set_verify(const struct tdm_tensor_set *set, struct t
  * NULL if memory ran out. */
 json_t *tdm_tensor_set_describe(const struct tdm_tensor_set *set);
 
+/* A set whose files are written in any order, also at the same time: plans it, and writes its
+ * index.
+ */
+enum tdm_status tdm_tensor_set_plan(const char *directory, const char *stem,
+                                    const struct tdm_model *model, enum tdm_dtype dtype,
+                                    uint64_t shard_bytes, struct tdm_tensor_set *set,
+                                    struct tdm_error *err);
+
+/* The tensors [*first, *end) of file `shard`. */
+void tdm_tensor_set_range(const struct tdm_tensor_set *set, uint32_t shard, uint32_t *first,
+                          uint32_t *end);
+
+/* Begins file `shard`; its elements are appended to *file. Ends it: flushes it, and reads it back.
+ * A file that is not ended is abandoned. */
+enum tdm_status tdm_tensor_set_begin_file(const struct tdm_tensor_set *set, uint32_t shard,
+                                          struct tdm_safetensors_writer *file,
+                                          struct tdm_error *err);
+enum tdm_status tdm_tensor_set_end_file(struct tdm_tensor_set *set, uint32_t shard,
+                                        struct tdm_safetensors_writer *file, struct tdm_error *err);
+
 /* For several processes that write a set together: plans it; with `makes`, in one of them, before
  * the others write, also makes its files in their full size. */
 enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
@@ -67,8 +86,8 @@ enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
                                      uint64_t shard_bytes, bool makes, struct tdm_tensor_set *set,
                                      struct tdm_error *err);
 
-/* Writes `count` elements of tensor number `tensor` from `first` on, as tdm_tensor_set_append()
- * does. The tensors come in their order. */
+/* Writes `count` elements of tensor number `tensor` from `first` on: rounded from fp32, or, if
+ * `stored`, as they are in the dtype of the set. The tensors come in their order. */
 enum tdm_status tdm_tensor_set_put(struct tdm_tensor_set *set, uint32_t tensor, uint64_t first,
                                    const void *values, bool stored, uint64_t count,
                                    struct tdm_error *err);

@@ -77,7 +77,7 @@ struct tdm_weights_target {
                                none */
     bool force;             /* replace a directory that holds only files of this kind */
     bool only_checked;      /* nothing will be written: keep what killed processes left */
-    bool shared;            /* several processes write it: tdm_weights_share() */
+    bool shared;            /* several threads write it, or processes: see below */
 };
 
 /* Of a checkpoint: the note's name, the folder, and the parts that it may have. */
@@ -111,13 +111,29 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
 enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const float *values,
                                    uint64_t count, struct tdm_error *err);
 
-/* The same with elements that are in the dtype of what is written. */
-enum tdm_status tdm_weights_append_stored(struct tdm_weights_writer *writer, const void *data,
-                                          uint64_t count, struct tdm_error *err);
+/* ---- several threads that write files of a checkpoint ----
+ *
+ * With target->shared: the sets are planned one after the other; then each file is written by one
+ * thread, in any order.
+ */
 
-/* Of a checkpoint: ends what was written before, and begins a part in another dtype. */
-enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *name,
+/* Plans the next set: the model (`part` NULL) or a part. */
+enum tdm_status tdm_weights_plan(struct tdm_weights_writer *writer, const char *part,
                                  enum tdm_dtype dtype, struct tdm_error *err);
+
+/* A file that is being written. */
+struct tdm_weights_file {
+    struct tdm_safetensors_writer data; /* to which its elements are appended */
+    uint32_t set, shard;                /* it is file `shard` of that set */
+    uint32_t first, end;                /* its tensors of the model */
+};
+
+/* Begins file `number` of those of all sets. Ends it: flushes it, and reads it back. One that is
+ * not ended is abandoned with tdm_safetensors_abandon(). */
+enum tdm_status tdm_weights_begin_file(const struct tdm_weights_writer *writer, uint32_t number,
+                                       struct tdm_weights_file *file, struct tdm_error *err);
+enum tdm_status tdm_weights_end_file(struct tdm_weights_writer *writer,
+                                     struct tdm_weights_file *file, struct tdm_error *err);
 
 /* ---- several processes that write together ----
  *

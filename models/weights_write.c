@@ -43,7 +43,7 @@ struct tdm_weights_writer {
     char *root, *folder;              /* of one that joined: the directory, and that of the parts */
     struct tdm_tensor_set sets[SETS]; /* the model or the gradients, then parts */
     uint32_t set_count;
-    bool appending;                /* the last set is not finished */
+    bool appending;                /* the only set is not finished */
     json_t *note;                  /* contents of checkpoint.json; NULL: none */
     uint64_t digests[SMALL_FILES]; /* of the small files; 0: not written */
 };
@@ -188,20 +188,22 @@ static enum tdm_status copy_companions(struct tdm_weights_writer *writer, struct
     return status;
 }
 
-static enum tdm_status begin_set(struct tdm_weights_writer *writer, const char *directory,
-                                 const char *stem, enum tdm_dtype dtype, struct tdm_error *err)
-{
-    struct tdm_tensor_set *set = &writer->sets[writer->set_count++];
-    enum tdm_status status = tdm_tensor_set_begin(directory, stem, writer->target.model, dtype,
-                                                  writer->target.shard_bytes, set, err);
-    writer->appending = status == TDM_OK;
-    return status;
-}
-
 /* What the files of the first set are called. */
 static const char *stem_of(const struct tdm_weights_target *target)
 {
     return target->gradients ? "gradients" : "model";
+}
+
+/* Begins the only set, to which all is appended. */
+static enum tdm_status begin_set(struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    const struct tdm_weights_target *target = &writer->target;
+    struct tdm_tensor_set *set = &writer->sets[writer->set_count++];
+    enum tdm_status status =
+        tdm_tensor_set_begin(writer->directory.temporary, stem_of(target), target->model,
+                             target->dtype, target->shard_bytes, set, err);
+    writer->appending = status == TDM_OK;
+    return status;
 }
 
 enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
@@ -223,8 +225,7 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
     if (status == TDM_OK && target->checkpoint)
         status = tdm_directory_folder(&writer->directory, TDM_WEIGHTS_FOLDER, err);
     if (status == TDM_OK && !target->shared)
-        status =
-            begin_set(writer, writer->directory.temporary, stem_of(target), target->dtype, err);
+        status = begin_set(writer, err);
     if (status != TDM_OK) {
         tdm_weights_abandon(writer);
         return status;
@@ -236,13 +237,7 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
 enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const float *values,
                                    uint64_t count, struct tdm_error *err)
 {
-    return tdm_tensor_set_append(&writer->sets[writer->set_count - 1], values, false, count, err);
-}
-
-enum tdm_status tdm_weights_append_stored(struct tdm_weights_writer *writer, const void *data,
-                                          uint64_t count, struct tdm_error *err)
-{
-    return tdm_tensor_set_append(&writer->sets[writer->set_count - 1], data, true, count, err);
+    return tdm_tensor_set_append(&writer->sets[writer->set_count - 1], values, count, err);
 }
 
 /* Finishes the set that is being written, if there is one. */
@@ -254,12 +249,40 @@ static enum tdm_status finish_set(struct tdm_weights_writer *writer, struct tdm_
     return tdm_tensor_set_finish(&writer->sets[writer->set_count - 1], err);
 }
 
-enum tdm_status tdm_weights_part(struct tdm_weights_writer *writer, const char *name,
+/* The set of a file, and its number there. */
+static uint32_t find_file(const struct tdm_weights_writer *writer, uint32_t *file)
+{
+    uint32_t set = 0;
+    for (; *file >= writer->sets[set].shard_count; set++)
+        *file -= writer->sets[set].shard_count;
+    return set;
+}
+
+/* ---- files at the same time ---- */
+
+enum tdm_status tdm_weights_plan(struct tdm_weights_writer *writer, const char *part,
                                  enum tdm_dtype dtype, struct tdm_error *err)
 {
-    enum tdm_status status = finish_set(writer, err);
-    return status == TDM_OK ? begin_set(writer, writer->directory.folder, name, dtype, err)
-                            : status;
+    return tdm_tensor_set_plan(part == NULL ? writer->directory.temporary
+                                            : writer->directory.folder,
+                               part == NULL ? "model" : part, writer->target.model, dtype,
+                               writer->target.shard_bytes, &writer->sets[writer->set_count++], err);
+}
+
+enum tdm_status tdm_weights_begin_file(const struct tdm_weights_writer *writer, uint32_t number,
+                                       struct tdm_weights_file *file, struct tdm_error *err)
+{
+    file->set = find_file(writer, &number);
+    file->shard = number;
+    const struct tdm_tensor_set *set = &writer->sets[file->set];
+    tdm_tensor_set_range(set, number, &file->first, &file->end);
+    return tdm_tensor_set_begin_file(set, number, &file->data, err);
+}
+
+enum tdm_status tdm_weights_end_file(struct tdm_weights_writer *writer,
+                                     struct tdm_weights_file *file, struct tdm_error *err)
+{
+    return tdm_tensor_set_end_file(&writer->sets[file->set], file->shard, &file->data, err);
 }
 
 /* ---- together ---- */
@@ -323,15 +346,6 @@ uint32_t tdm_weights_files(const struct tdm_weights_writer *writer)
     for (uint32_t i = 0; i < writer->set_count; i++)
         count += writer->sets[i].shard_count;
     return count;
-}
-
-/* The set of a file, and its number there. */
-static uint32_t find_file(const struct tdm_weights_writer *writer, uint32_t *file)
-{
-    uint32_t set = 0;
-    for (; *file >= writer->sets[set].shard_count; set++)
-        *file -= writer->sets[set].shard_count;
-    return set;
 }
 
 enum tdm_status tdm_weights_sum(const struct tdm_weights_writer *writer, uint32_t file,

@@ -52,7 +52,8 @@ struct team {
     uint64_t given_chunk_tokens;
     double bound_seconds; /* of schedules with the last chunk size; 0: not known */
     bool quick;           /* try few candidates */
-    bool first;           /* the first that fits is enough */
+    bool first;           /* the first that fits is enough, */
+    bool fits;            /* and its other choices are not compared */
 };
 
 static void drop(struct tdm_objective_found *found)
@@ -146,9 +147,9 @@ static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
 }
 
 /* Simulates a schedule with every choice that is free, and leaves it with the one that is fastest
- * and fits. */
+ * and fits; `first`: with the first that fits. */
 static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                        struct tdm_simulation *simulation, bool *fits,
+                                        bool first, struct tdm_simulation *simulation, bool *fits,
                                         struct tdm_error *err)
 {
     static const struct choice choices[] = {{2, false}, {1, false}, {2, true}, {1, true}};
@@ -156,6 +157,8 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     const struct choice *best = NULL;
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
+        if (first && best != NULL)
+            break;
         struct tdm_simulation each;
         bool fit = false;
         if ((pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots) ||
@@ -221,7 +224,7 @@ static bool is_tried(const struct tdm_schedule *schedule)
 /* Gives a schedule another exchange, with the choices that are best for it, if that is legal, fits,
  * and takes less time than `seconds`. */
 static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                    enum tdm_exchange_kind exchange, double seconds,
+                                    bool first, enum tdm_exchange_kind exchange, double seconds,
                                     struct tdm_simulation *simulation, bool *taken,
                                     struct tdm_error *err)
 {
@@ -234,7 +237,7 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
     bool fits = false;
     set_exchange(schedule, exchange, 0);
     if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
-        status = simulate_choices(schedule, pins, &tried, &fits, err);
+        status = simulate_choices(schedule, pins, first, &tried, &fits, err);
     *taken = fits && tried.step_seconds < seconds;
     if (*taken) {
         *simulation = tried;
@@ -312,10 +315,11 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->host_memory_bytes = team->most.host_bytes;
     set_exchange(schedule, schedule->exchange, schedule->head_ranks);
     if (status == TDM_OK)
-        status = simulate_choices(schedule, &tried.pins, &tried.search.simulation, &fits, err);
+        status = simulate_choices(schedule, &tried.pins, team->fits, &tried.search.simulation,
+                                  &fits, err);
     for (size_t i = 0; i < sizeof(smaller) / sizeof(smaller[0]) && status == TDM_OK; i++)
         if (!fits && !tried.pins.has_exchange)
-            status = try_exchange(schedule, &tried.pins, smaller[i], INFINITY,
+            status = try_exchange(schedule, &tried.pins, team->fits, smaller[i], INFINITY,
                                   &tried.search.simulation, &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
@@ -484,8 +488,8 @@ static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct
         if (found->schedule->exchange != exchange)
             status = may_be_fast(found->schedule, exchange, simulation->step_seconds, &may, err);
         if (may && status == TDM_OK)
-            status = try_exchange(found->schedule, &found->pins, exchange, simulation->step_seconds,
-                                  simulation, &may, err);
+            status = try_exchange(found->schedule, &found->pins, false, exchange,
+                                  simulation->step_seconds, simulation, &may, err);
     }
     return status;
 }
@@ -524,8 +528,11 @@ enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct 
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err)
 {
-    struct team team = {
-        .request = request, .found = found, .quick = true, .first = effort == TDM_EFFORT_FIRST};
+    struct team team = {.request = request,
+                        .found = found,
+                        .quick = true,
+                        .first = effort == TDM_EFFORT_FIRST || effort == TDM_EFFORT_FIT,
+                        .fits = effort == TDM_EFFORT_FIT};
     struct tdm_schedule *schedule;
     struct tdm_pins pins;
     *found = (struct tdm_objective_found){0};
@@ -544,7 +551,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
         status = search_sizes(&team, pinned, err);
     if (status == TDM_OK && found->schedule != NULL && effort == TDM_EFFORT_FULL)
         status = search_fully(&team, err);
-    if (status == TDM_OK && found->schedule != NULL)
+    if (status == TDM_OK && found->schedule != NULL && !team.fits)
         status = choose_exchange(found, err);
     if (status == TDM_OK && found->schedule != NULL)
         set_bound(found, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);

@@ -427,6 +427,9 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
         status = tdm_plot_describe(path, schedule, plot, err);
     if (status == TDM_OK)
         status = read_ranks(reader, &choice, plot, err);
+    if (status == TDM_OK && choice.step != TDM_PLOT_LAST_STEP)
+        status = tdm_trace_read_timed_ranks(reader, choice.program, choice.step, &plot->timed_ranks,
+                                            err);
     if (status == TDM_OK)
         status = read_timelines(reader, &choice, plot, err);
     if (status == TDM_OK)

@@ -40,6 +40,7 @@ struct tdm_plot {
     int64_t step;                         /* of the measured panel */
     uint32_t rank;                        /* whose memory is shown */
     uint32_t shown_ranks;                 /* whose lanes are, from rank 0 on; 1: those of `rank` */
+    uint32_t timed_ranks;                 /* of a measured step: from rank 0 on, those with times */
     bool unfinished;                      /* that step did not end */
     uint64_t limit_bytes[TDM_MAX_PLACES]; /* of used bytes, as planned */
     uint64_t runtime_bytes[TDM_MAX_PLACES]; /* outside the arena, by the machine's description */

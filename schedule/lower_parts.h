@@ -15,9 +15,6 @@
 #include "schedule/nest.h"
 #include "schedule/ranks.h"
 
-/* Capacity of the queue of bodies; larger than any prefetch. */
-#define MAX_QUEUE 32u
-
 /* A set of contents as a mask. */
 #define TDM_BIT(content) ((uint64_t)1 << (content))
 
@@ -30,6 +27,7 @@ struct tdm_attention_refs {
 struct tdm_pending {
     struct tdm_body body;
     struct tdm_ref fetched_x, fetched[TDM_STORES];
+    bool runs_ahead; /* counts in queue_chunks */
 };
 
 /* Contents of the ring of weights. Visits are in the order of the layout's list; some are fetched
@@ -64,9 +62,9 @@ struct tdm_lowering {
     uint64_t op_count;
     struct tdm_op op; /* under construction */
 
-    struct tdm_pending queue[MAX_QUEUE];
-    uint32_t queue_first, queue_count, depth;
-    uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
+    struct tdm_pending queue[TDM_MOST_QUEUED];
+    uint32_t queue_first, queue_count, queue_chunks, depth; /* queue_chunks: bodies of chunks */
+    uint32_t next_fetched_x, next_stashed_x;                /* slots of the staging rings */
     uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
     struct tdm_weight_ring ring;
     uint32_t kv_row; /* next of the rows that stage K and V */

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* In UTF-8. Some editors begin a file with it. */
+#define BYTE_ORDER_MARK "\xef\xbb\xbf"
+
 struct reading {
     const char *path;
     uint64_t line; /* from 1 */
@@ -127,8 +130,9 @@ enum tdm_status tdm_jsonl_read(const char *path, const char *data, uint64_t byte
                                struct tdm_jsonl *out, struct tdm_error *err)
 {
     struct reading r = {.path = path, .err = err};
+    const bool is_marked = bytes >= 3 && memcmp(data, BYTE_ORDER_MARK, 3) == 0;
     enum tdm_status status = reserve(&r, 1);
-    for (uint64_t at = 0; at < bytes && status == TDM_OK;) {
+    for (uint64_t at = is_marked ? 3 : 0; at < bytes && status == TDM_OK;) {
         const char *end = memchr(data + at, '\n', bytes - at);
         const uint64_t length = end == NULL ? bytes - at : (uint64_t)(end - data) - at;
         r.line++;

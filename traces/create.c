@@ -176,6 +176,16 @@ static enum tdm_status lock_old(const char *file, const char *path, int *lock,
     }
 }
 
+bool tdm_trace_is_written(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return false;
+    const bool held = tdm_lock_is_held(fd);
+    close(fd);
+    return held;
+}
+
 /* Creates the file of `file->path`, and sets its lock and its old file. */
 static enum tdm_status create_file(struct tdm_trace_file *file, const char *path, bool replace,
                                    mode_t old_mode, const struct tdm_trace_run *run,

@@ -13,6 +13,10 @@
  * temporary files that killed runs left beside it. */
 enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struct tdm_error *err);
 
+/* Does a run write the trace at `path`? Also true where there are no locks to tell. Not to be asked
+ * while this process has the trace open: it would lose SQLite's locks. */
+bool tdm_trace_is_written(const char *path);
+
 /* The file of a new trace. */
 struct tdm_trace_file {
     char *path; /* with symbolic links resolved; owned */

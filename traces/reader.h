@@ -79,6 +79,10 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                                      struct tdm_trace_step_row **rows, size_t *count,
                                      struct tdm_error *err);
 
+/* How many ranks, from rank 0 on, have op times of a step, up to the first that has none. */
+enum tdm_status tdm_trace_read_timed_ranks(struct tdm_trace_reader *reader, int64_t program,
+                                           int64_t step, uint32_t *ranks, struct tdm_error *err);
+
 /* Steps that have begun but not ended, because the run was cut short or still runs. By program and
  * step. */
 struct tdm_trace_unfinished_row {

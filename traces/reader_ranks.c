@@ -59,6 +59,23 @@ enum tdm_status tdm_trace_read_rank_waits(struct tdm_trace_reader *reader, int64
     return TDM_OK;
 }
 
+enum tdm_status tdm_trace_read_timed_ranks(struct tdm_trace_reader *reader, int64_t program,
+                                           int64_t step, uint32_t *ranks, struct tdm_error *err)
+{
+    struct tdm_query query =
+        tdm_query_begin(reader,
+                        "SELECT DISTINCT rank FROM timing WHERE run = ?1 AND program = ?2 "
+                        "AND step = ?3 ORDER BY rank",
+                        program, step, err);
+    uint32_t count = 0;
+    while (tdm_query_next(&query))
+        count += tdm_query_number(&query, 0) == count;
+    enum tdm_status status = tdm_query_end(&query);
+    if (status == TDM_OK)
+        *ranks = count;
+    return status;
+}
+
 static void take_rank(struct tdm_query *query, void *row)
 {
     struct tdm_trace_rank_row *rank = row;

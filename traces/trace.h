@@ -99,6 +99,11 @@ struct tdm_trace_capacity {
     size_t timings, touches, observed; /* of a rank */
 };
 
+/* Allocates the arrays of a batch outside the pool; false: no memory, and then closing it is due
+ * too. */
+bool tdm_trace_batch_open(struct tdm_trace_batch *batch, struct tdm_trace_capacity capacity);
+void tdm_trace_batch_close(struct tdm_trace_batch *batch);
+
 /* What the trace says of an op. It is smaller than the op: many are kept until they are written. */
 struct tdm_trace_op {
     uint64_t number, tokens, flops, bytes;

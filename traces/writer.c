@@ -263,6 +263,21 @@ static int start_thread(struct tdm_trace *trace)
 
 /* Opening and closing. */
 
+bool tdm_trace_batch_open(struct tdm_trace_batch *batch, struct tdm_trace_capacity capacity)
+{
+    batch->timings = calloc(capacity.timings + 1, sizeof(batch->timings[0]));
+    batch->touches = calloc(capacity.touches + 1, sizeof(batch->touches[0]));
+    batch->observed = calloc(capacity.observed + 1, sizeof(batch->observed[0]));
+    return batch->timings != NULL && batch->touches != NULL && batch->observed != NULL;
+}
+
+void tdm_trace_batch_close(struct tdm_trace_batch *batch)
+{
+    free(batch->timings);
+    free(batch->touches);
+    free(batch->observed);
+}
+
 static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_error *err)
 {
     struct tdm_trace_capacity capacity = trace->capacity;
@@ -271,10 +286,7 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
         trace->batch_count = TDM_TRACE_MOST_BATCHES;
     for (size_t i = 0; i < trace->batch_count; i++) {
         struct tdm_trace_batch *batch = &trace->batches[i];
-        batch->timings = calloc(capacity.timings + 1, sizeof(batch->timings[0]));
-        batch->touches = calloc(capacity.touches + 1, sizeof(batch->touches[0]));
-        batch->observed = calloc(capacity.observed + 1, sizeof(batch->observed[0]));
-        if (batch->timings == NULL || batch->touches == NULL || batch->observed == NULL)
+        if (!tdm_trace_batch_open(batch, capacity))
             return tdm_fail(
                 err, TDM_NO_MEMORY,
                 "%s: no memory for %zu steps of %zu op times, %zu buffers and %zu changes",
@@ -287,11 +299,8 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
 
 static void trace_free(struct tdm_trace *trace)
 {
-    for (size_t i = 0; i < trace->batch_count; i++) {
-        free(trace->batches[i].timings);
-        free(trace->batches[i].touches);
-        free(trace->batches[i].observed);
-    }
+    for (size_t i = 0; i < trace->batch_count; i++)
+        tdm_trace_batch_close(&trace->batches[i]);
     tdm_trace_file_close(&trace->file);
     free(trace->path);
     free(trace);

@@ -13,6 +13,8 @@
 #include "ops/move.h"
 #include "schedule/program.h"
 
+#include <string.h>
+
 static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
 {
     (void)self;
@@ -115,22 +117,31 @@ static enum tdm_status copy_now(struct tdm_executor *executor, void *to, const v
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
 
-enum tdm_status tdm_cuda_download(struct tdm_executor *executor, void *destination,
-                                  const void *arena_bytes, uint64_t bytes, struct tdm_error *err)
-{
-    return copy_now(executor, destination, arena_bytes, bytes, err);
-}
-
-/* Does an address lie in an arena on the device? */
-static bool is_on_device(const struct tdm_executor *executor, const void *address)
+/* Does an address lie in an arena on the device, or in one on the host? */
+static bool is_in_arena(const struct tdm_executor *executor, const void *address, bool on_device)
 {
     for (uint32_t i = 0; i < executor->arena_count; i++) {
         const struct tdm_cuda_arena *arena = &executor->arenas[i];
         uintptr_t base = (uintptr_t)arena->base, at = (uintptr_t)address;
-        if (arena->place == TDM_DEVICE && at >= base && at - base < arena->bytes)
+        if ((arena->place == TDM_DEVICE) == on_device && at >= base && at - base < arena->bytes)
             return true;
     }
     return false;
+}
+
+/* What is on the host is copied by the calling thread: several then copy at the same time, which
+ * the driver does not do. */
+enum tdm_status tdm_cuda_download(struct tdm_executor *executor, void *destination,
+                                  const void *arena_bytes, uint64_t bytes, struct tdm_error *err)
+{
+    if (!is_in_arena(executor, arena_bytes, false))
+        return copy_now(executor, destination, arena_bytes, bytes, err);
+    enum tdm_status status = tdm_cuda_here(executor, err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaStreamSynchronize(tdm_cuda_compute(executor)), err);
+    if (status == TDM_OK)
+        memcpy(destination, arena_bytes, bytes);
+    return status;
 }
 
 enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes,
@@ -139,7 +150,7 @@ enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes
     cudaStream_t stream = tdm_cuda_compute(executor);
     if (source != NULL)
         return copy_now(executor, arena_bytes, source, bytes, err);
-    if (!is_on_device(executor, arena_bytes)) {
+    if (!is_in_arena(executor, arena_bytes, true)) {
         memset(arena_bytes, 0, bytes);
         return TDM_OK;
     }
@@ -153,7 +164,7 @@ enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_
                               uint64_t bytes, struct tdm_error *err)
 {
     uint64_t *words = base, first = offset / sizeof(*words), end = first + bytes / sizeof(*words);
-    if (is_on_device(executor, base)) {
+    if (is_in_arena(executor, base, true)) {
         enum tdm_status status = tdm_cuda_here(executor, err);
         if (status == TDM_OK)
             status = tdm_cuda_pattern_fill(words, first, end, tdm_cuda_compute(executor), err);
@@ -174,7 +185,7 @@ enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, u
 {
     const uint64_t *words = base;
     uint64_t count = bytes / sizeof(*words), touched = 0, end = 0;
-    if (is_on_device(executor, base)) {
+    if (is_in_arena(executor, base, true)) {
         uint64_t found[2];
         uint64_t *found_device = executor->found;
         enum tdm_status status = tdm_cuda_here(executor, err);

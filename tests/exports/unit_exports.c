@@ -146,15 +146,15 @@ static char *written(const struct tdm_step *step, const struct tdm_export_format
                      size_t *bytes)
 {
     char *text = NULL, path[768];
-    bool unfinished;
+    struct tdm_export_gaps gaps;
     struct tdm_error err = {0};
     FILE *out = open_memstream(&text, bytes);
     assert_non_null(out);
     snprintf(path, sizeof(path), "%s/%s", folder, step->plot->from_trace ? "run.db" : "plan.json");
     const struct tdm_export_source source = {path, TDM_PLOT_LAST_STEP, step->rank};
-    if (tdm_export_write(format, &source, out, &unfinished, &err) != TDM_OK)
+    if (tdm_export_write(format, &source, out, &gaps, &err) != TDM_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(unfinished, step->plot->unfinished);
+    assert_int_equal(gaps.unfinished, step->plot->unfinished);
     fclose(out);
     return text;
 }
@@ -658,7 +658,7 @@ static void test_ranks(void **state)
         const char *why;
         json_t *event, *segment;
         uint64_t slices[4] = {0}, devices = 0;
-        bool unfinished;
+        struct tdm_export_gaps gaps;
         struct tdm_error err = {0};
         write_plan(tdm_case_seed(97500, number), 3);
         struct tdm_step *step = read_step("plan.json", 0);
@@ -679,8 +679,7 @@ static void test_ranks(void **state)
         snprintf(path, sizeof(path), "%s/plan.json", folder);
         const struct tdm_export_source source = {path, TDM_PLOT_LAST_STEP, TDM_PLOT_ALL_RANKS};
         FILE *out = open_memstream(&text, &bytes);
-        assert_int_equal(tdm_export_write(&tdm_export_chrome, &source, out, &unfinished, &err),
-                         TDM_OK);
+        assert_int_equal(tdm_export_write(&tdm_export_chrome, &source, out, &gaps, &err), TDM_OK);
         fclose(out);
         json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_non_null(root);
@@ -694,7 +693,7 @@ static void test_ranks(void **state)
         free(text);
         text = NULL;
         out = open_memstream(&text, &bytes);
-        assert_int_equal(tdm_export_write(&tdm_export_memory_viz, &source, out, &unfinished, &err),
+        assert_int_equal(tdm_export_write(&tdm_export_memory_viz, &source, out, &gaps, &err),
                          TDM_OK);
         fclose(out);
         root = tdm_unpickle((const unsigned char *)text, bytes, &why);

@@ -150,9 +150,9 @@ static void export_one(const char *path, unsigned choice, FILE *out)
     const struct tdm_export_format *format = tdm_export_formats[choice % 4]; /* three, and NULL */
     struct tdm_error err = {0};
     struct tdm_step *step;
-    bool unfinished;
+    struct tdm_export_gaps gaps;
     if (format != NULL) {
-        (void)tdm_fuzz_taken(tdm_export_write(format, &source, out, &unfinished, &err), &err);
+        (void)tdm_fuzz_taken(tdm_export_write(format, &source, out, &gaps, &err), &err);
     } else if (tdm_fuzz_taken(tdm_step_read(path, TDM_PLOT_LAST_STEP, 0, &step, &err), &err)) {
         TDM_FUZZ_CHECK(tdm_page_write(step, out, &err) == TDM_OK);
         tdm_step_free(step);

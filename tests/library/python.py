@@ -68,12 +68,18 @@ def tables(tidemark):
         memory, observed = trace.table("memory"), trace.table("observed", step=1)
         buffers, used, arenas = trace.table("buffers", step=1), trace.table("used"), trace.table("arenas", step=1)
         peaks, lanes, times = trace.table("peaks"), trace.table("lanes", step=3), trace.table("times", step=3)
-        try:
-            trace.table("nothing")
-        except tidemark.Error as error:
-            assert "nothing" in error.message
-        else:
-            raise AssertionError("a table that does not exist was read")
+        for words, named in (
+            (("nothing",), "nothing"),
+            (("ops", 0, 4), "step 4"),
+            (("steps", 7), "program 7"),
+            (("lanes", 0, 1, 1), "rank 1"),
+        ):
+            try:
+                trace.table(*words)
+            except tidemark.Error as error:
+                assert named in error.message, error.message
+            else:
+                raise AssertionError(named + " does not exist and was read")
     for columns in every.values():
         assert len({len(column) for column in columns.values()}) == 1
     assert list(every["run"]["backend"]) == ["cpu"] and list(every["programs"]["steps"]) == [3]
