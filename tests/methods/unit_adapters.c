@@ -234,9 +234,9 @@ static void what_cannot_be_is_refused(void **state)
         {"parallel", 1, {"lora_rank=8", "lora_dropout=1"}, "not a share"},
         {"parallel", 1, {"lora_rank=8", "modules_to_save=norm"}, "not known"},
         {"parallel", 1, {"load_in_4bit=true", "load_in_8bit=true"}, "given twice"},
-        {"fsdp", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
+        {"fsdp", 2, {"lora_rank=8", "quantization=int8"}, "not known of fully_shard"},
         {"fsdp", 2, {"optimizer=adamw-8bit"}, "not known of fully_shard"},
-        {"ring", 2, {"lora_rank=8", "quantization=nf4", "sharding=fsdp"}, "fully_shard"},
+        {"ring", 2, {"lora_rank=8", "quantization=int8", "sharding=fsdp"}, "fully_shard"},
         {"zero3", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
     };
     (void)state;
