@@ -5,9 +5,12 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
+
+#define YIELDS 32u
 
 struct tdm_meeting {
     uint32_t members, late_seconds;
@@ -90,6 +93,13 @@ static void wait_for_all(struct tdm_meeting *meeting, uint32_t member, double la
         meeting->number++;
         pthread_cond_broadcast(&meeting->all_here);
         return;
+    }
+    /* Others are often about to come, and to sleep takes longer than that. */
+    for (unsigned i = 0; i < YIELDS && meeting->number == number && meeting->failed == TDM_NOBODY;
+         i++) {
+        pthread_mutex_unlock(&meeting->lock);
+        sched_yield();
+        pthread_mutex_lock(&meeting->lock);
     }
     while (meeting->number == number && meeting->failed == TDM_NOBODY) {
         if (late_seconds == 0)

@@ -3,7 +3,8 @@
 """What a step of a small model of each family allocates, by PyTorch's own profiler on a CPU.
 
 Eager attention runs the same operations on a CPU as on a GPU, so what a forward keeps and how far a
-step peaks are those of a GPU, but for the scratch of kernels. tests/data/families.csv has the figures,
+step step peaks are those of a GPU, but for the scratch of kernels. Kernels that a CPU lacks (those of gated
+DeltaNets) allocate what their sources do. tests/data/families.csv has the figures,
 tests/methods/unit_families compares them with predictions:
 
     bench/torch_families.py tests/data/configs/families/*.json > tests/data/families.csv
@@ -17,6 +18,7 @@ import sys
 try:
     import torch
     import transformers
+    from transformers.models.qwen3_next import modeling_qwen3_next
     from torch.profiler import ProfilerActivity, profile
 except ImportError as error:
     print(f"torch_families: {error}", file=sys.stderr)
@@ -31,6 +33,75 @@ def dropout(x, p=0.5, training=True, inplace=False):
 
 
 torch.nn.functional.dropout = dropout
+
+
+class Convolution(torch.autograd.Function):
+    """What causal_conv1d's function allocates, without numbers."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        _, weight = ctx.saved_tensors
+        x = torch.empty_like(grad)
+        return x, torch.empty_like(weight, dtype=torch.float32).to(weight.dtype)
+
+
+class DeltaRule(torch.autograd.Function):
+    """The same of flash-linear-attention's chunk_gated_delta_rule."""
+
+    @staticmethod
+    def states(k, v):
+        heads, chunks = k.shape[2], -(-k.shape[1] // 64)
+        return (torch.empty_like(k), torch.empty_like(v),
+                k.new_empty(k.shape[0], chunks, heads, k.shape[-1], v.shape[-1]), torch.empty_like(v))
+
+    @staticmethod
+    def forward(ctx, q, k, v, g, beta):
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q, q_scale = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32)
+        k, k_scale = torch.empty_like(k), torch.empty(k.shape[:-1], dtype=torch.float32)
+        g = torch.empty_like(g)
+        inverse = torch.empty(*k.shape[:-1], 64, dtype=k.dtype)
+        states = DeltaRule.states(k, v)
+        y = torch.empty_like(v)
+        del states
+        ctx.save_for_backward(q, q_scale, k, k_scale, v, g, beta, inverse)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, _, k, _, v, g, beta, _ = ctx.saved_tensors
+        states = DeltaRule.states(k, v)
+        dv, dh = torch.empty_like(grad), torch.empty_like(states[2])
+        dv = torch.empty_like(v)
+        dq, dk = torch.empty_like(q), torch.empty_like(k)
+        dg = torch.empty(-(-k.shape[-1] // 64), *g.shape, dtype=torch.float32)
+        dw = torch.empty_like(states[0])
+        dg = torch.empty_like(g)
+        more_k, made_v, more_g, beta = torch.empty_like(k), torch.empty_like(v), torch.empty_like(g), \
+            torch.empty_like(beta)
+        dv = made_v
+        dg = torch.empty_like(g)
+        del more_g, more_k, dw, dh, states, made_v
+        dq = torch.empty_like(q)
+        dk = torch.empty_like(k)
+        return dq, dk, dv, dg, beta
+
+
+def convolve(x, weight, *_, **__):
+    return Convolution.apply(x, weight)
+
+
+def delta_rule(q, k, v, g, beta, **_):
+    return DeltaRule.apply(q, k, v, g, beta), None
+
+
+modeling_qwen3_next.causal_conv1d_fn = convolve
+modeling_qwen3_next.torch_chunk_gated_delta_rule = delta_rule
 
 
 def made(config):

@@ -603,8 +603,9 @@ static const struct tdm_option options[] = {
      .place = PLACE(from),
      .repeats = true,
      .values = TDM_VALUES_FILES,
-     .help = "settings of a DeepSpeed, accelerate, Axolotl or torchtitan config, TrainingArguments "
-             "or SFTConfig, an adapter_config.json, Megatron-LM's arguments; may be repeated",
+     .help =
+         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory or torchtitan config, "
+         "TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments; may be repeated",
      .details =
          "The files are JSON, YAML, TOML or options of a command line (.json, .yaml, .toml, "
          ".args, or by how they begin). Every key is read, ignored, said not to be modelled, "

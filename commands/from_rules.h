@@ -58,8 +58,11 @@ struct tdm_from_kind {
 };
 
 extern const struct tdm_from_kind tdm_from_deepspeed, tdm_from_accelerate, tdm_from_training,
-    tdm_from_adapter, tdm_from_axolotl, tdm_from_megatron, tdm_from_torchtitan;
+    tdm_from_adapter, tdm_from_axolotl, tdm_from_llamafactory, tdm_from_megatron,
+    tdm_from_torchtitan;
 
+/* TrainingArguments, which LLaMA-Factory's configs have too. */
+extern const struct tdm_from_rule tdm_from_training_rules[];
 /* fsdp_config of TrainingArguments, accelerate and Axolotl. */
 extern const struct tdm_from_rule tdm_from_fsdp_rules[];
 

@@ -205,7 +205,7 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
 
 /* transformers 5.17, training_args.py; trl, trainer/sft_config.py, model_config.py,
  * scripts/utils.py. */
-static const struct tdm_from_rule training_rules[] = {
+const struct tdm_from_rule tdm_from_training_rules[] = {
     {"model_name_or_path", SAYS(MODEL)},
     {"per_device_train_batch_size", SAYS(BATCH)},
     {"max_length", SAYS(CONTEXT)},
@@ -365,7 +365,7 @@ static const struct tdm_from_rule training_rules[] = {
 
 const struct tdm_from_kind tdm_from_training = {
     .name = "TrainingArguments",
-    .rules = training_rules,
+    .rules = tdm_from_training_rules,
     .signs = {"per_device_train_batch_size", "output_dir", "gradient_checkpointing",
               "learning_rate", "optim", "model_name_or_path"},
     .settle = settle_training};

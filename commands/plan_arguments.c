@@ -460,7 +460,7 @@ static enum tdm_status read_like(struct tdm_plan_arguments *a, struct tdm_error 
 /* Keys of --set that are about several ranks. */
 static enum tdm_status check_team_keys(const struct tdm_request *r, struct tdm_error *err)
 {
-    static const char *const keys[] = {"deal=", "exchange="};
+    static const char *const keys[] = {"deal=", "exchange=", "exchange.heads="};
     for (size_t i = 0; i < r->pair_count && r->ranks <= 1; i++)
         for (size_t key = 0; key < sizeof(keys) / sizeof(keys[0]); key++)
             if (strncmp(r->pairs[i], keys[key], strlen(keys[key])) == 0)

@@ -17,8 +17,8 @@
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
  * TrainingArguments and of adapters too. */
 static const struct tdm_from_kind *const kinds[] = {
-    &tdm_from_axolotl,   &tdm_from_accelerate, &tdm_from_megatron, &tdm_from_torchtitan,
-    &tdm_from_deepspeed, &tdm_from_training,   &tdm_from_adapter};
+    &tdm_from_axolotl,   &tdm_from_accelerate,   &tdm_from_megatron, &tdm_from_torchtitan,
+    &tdm_from_deepspeed, &tdm_from_llamafactory, &tdm_from_training, &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
@@ -441,6 +441,31 @@ enum tdm_status tdm_from_add(struct tdm_from *from, const char *path, struct tdm
     return TDM_OK;
 }
 
+static bool has_pair(const json_t *pairs, const char *pair)
+{
+    for (size_t i = 0; i < json_array_size(pairs); i++)
+        if (strcmp(json_string_value(json_array_get(pairs, i)), pair) == 0)
+            return true;
+    return false;
+}
+
+/* accelerate makes fp32 what is trained. Among shards of 4 bits all else is predicted in bf16, as
+ * one dtype is known of a group. */
+static enum tdm_status settle_shards(const struct tdm_from_reading *r)
+{
+    struct tdm_from *from = r->from;
+    bool sharded = from->method != NULL && strcmp(from->method, "fsdp") == 0;
+    if (!sharded || !has_pair(from->pairs, "load_in_4bit=true"))
+        return TDM_OK;
+    for (size_t i = json_array_size(from->pairs); i-- > 0;)
+        if (strcmp(json_string_value(json_array_get(from->pairs, i)), "weights_dtype=fp32") == 0) {
+            json_array_remove(from->pairs, i);
+            return tdm_from_lack(r, "mixed_precision",
+                                 "adapters beside quantized shards are predicted in bf16");
+        }
+    return TDM_OK;
+}
+
 /* What follows from all files together. */
 static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
 {
@@ -463,6 +488,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = tdm_from_quiet_pair(r, "autocast", "bf16");
     if (status == TDM_OK && from->adapters && from->checkpoints && from->is_trainer)
         status = tdm_from_quiet_pair(r, "loss_held", "no");
+    if (status == TDM_OK)
+        status = settle_shards(r);
     snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
     if (status == TDM_OK && from->accumulation > 0)
         status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);

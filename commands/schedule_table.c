@@ -94,6 +94,12 @@ static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->exchange == TDM_EXCHANGE_HEADS)
         fprintf(out, ROW "heads: each rank attends with %u of %u KV heads\n", "exchange",
                 schedule->model->kv_heads / schedule->ranks, schedule->model->kv_heads);
+    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
+        fprintf(out,
+                ROW
+                "heads+gather: %u ranks in a row divide the %u KV heads, and those with the same "
+                "heads gather K and V\n",
+                "exchange", schedule->head_ranks, schedule->model->kv_heads);
     if (schedule->exchange == TDM_EXCHANGE_QUERIES)
         fprintf(out,
                 ROW "queries: chunks of K and V pass from rank to rank, in the backward those of "

@@ -34,7 +34,7 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
 /* What is logged of a step. */
 struct tdm_log_step {
     uint64_t step;
-    bool has_loss; /* else nothing is computed */
+    bool has_loss;              /* else nothing is computed */
     double loss, gradient_norm; /* of the norm NAN: not known */
     /* [layers + 2] of the model's units, before clipping; NULL: not known */
     const double *unit_norms;

@@ -9,6 +9,8 @@
 #include "schedule/ranks.h"
 #include "schedule/slices.h"
 
+_Static_assert(TDM_MAX_HEAD_RANKS <= TDM_TEAM_PHASES, "a phase for each chunk of a set");
+
 /* A range of elements. */
 struct range {
     uint64_t first, count;
@@ -65,44 +67,64 @@ static void give_all(const struct tdm_program *program, const void *data, uint64
             tdm_exchange_give(exchange, rank, data, bytes);
 }
 
-/* What is gathered of each rank's chunk of the round goes to all others. */
-static void gather(const struct tdm_launch *launch, enum tdm_content content,
+/* The k-th chunk of a round whose heads the ranks of a set have; TDM_NONE: it has fewer. */
+static uint32_t chunk_of_set(const struct tdm_launch *launch, uint32_t set, uint32_t k)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_set_chunks chunks =
+        tdm_round_set(program, tdm_round_first(program, launch->op->chunk),
+                      tdm_round_end(program, launch->op->chunk), set);
+    return chunks.first + k < chunks.end ? chunks.first + k : TDM_NONE;
+}
+
+static uint32_t set_count(const struct tdm_program *program)
+{
+    return program->ranks / tdm_schedule_head_parts(program->schedule);
+}
+
+/* What is gathered of a chunk of the round goes to the ranks with the same heads in all other sets.
+ * In a phase that is one chunk of each set: without sets the rank's own. */
+static void gather(const struct tdm_launch *launch, enum tdm_content content, uint32_t phase,
                    struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
-    const uint32_t end = tdm_round_end(program, launch->op->chunk);
-    for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
-        void *chunk = of_chunk(launch, content, i);
+    const uint32_t mine = tdm_rank_set(program, program->rank), sets = set_count(program);
+    for (uint32_t set = 0; set < sets; set++) {
+        const uint32_t i = chunk_of_set(launch, set, phase);
+        void *chunk = i == TDM_NONE ? NULL : of_chunk(launch, content, i);
         const uint64_t bytes = chunk == NULL ? 0 : tdm_chunks_bytes(program, content, i, i + 1);
-        if (program->chunks[i].rank == program->rank)
-            give_all(program, chunk, bytes, exchange);
-        else
-            tdm_exchange_take(exchange, program->chunks[i].rank, chunk, bytes);
+        for (uint32_t other = 0; other < sets && set == mine; other++)
+            if (other != mine)
+                tdm_exchange_give(exchange, tdm_rank_like(program, other), chunk, bytes);
+        if (set != mine)
+            tdm_exchange_take(exchange, tdm_rank_like(program, set), chunk, bytes);
     }
 }
 
-/* Shares of the round's chunks go to the ranks that own these, which sum them. Nobody else reads
- * the owner's share of its chunk. */
-static void reduce(const struct tdm_launch *launch, struct tdm_exchange *exchange)
+/* Shares of the round's chunks go to the ranks with the same heads in the sets that own these,
+ * which sum them; in a phase those of one chunk of each set. Nobody else reads the owner's share of
+ * its chunk. */
+static void reduce(const struct tdm_launch *launch, uint32_t phase, struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
     const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_OWN];
-    const uint32_t end = tdm_round_end(program, launch->op->chunk);
-    const uint32_t own = tdm_round_own(program, launch->op->chunk);
-    for (uint32_t i = tdm_round_first(program, launch->op->chunk); i < end; i++) {
-        const void *share = i == own ? NULL : of_chunk(launch, TDM_DKVPAGES, i);
+    const uint32_t mine = tdm_rank_set(program, program->rank), sets = set_count(program);
+    const uint32_t own = chunk_of_set(launch, mine, phase);
+    for (uint32_t set = 0; set < sets; set++) {
+        const uint32_t i = set == mine ? TDM_NONE : chunk_of_set(launch, set, phase);
+        const void *share = i == TDM_NONE ? NULL : of_chunk(launch, TDM_DKVPAGES, i);
         if (share != NULL)
-            tdm_exchange_give(exchange, program->chunks[i].rank, share,
+            tdm_exchange_give(exchange, tdm_rank_like(program, set), share,
                               tdm_chunks_bytes(program, TDM_DKVPAGES, i, i + 1));
     }
     if (own == TDM_NONE)
         return;
     const uint64_t bytes = tdm_chunks_bytes(program, TDM_DKVPAGES, own, own + 1);
-    for (uint32_t rank = 0; rank < program->ranks; rank++)
-        if (rank != program->rank && tdm_has_share(program, launch->op->layer, own, rank))
-            tdm_exchange_take(exchange, rank, NULL, bytes);
-    exchange->sum =
-        (struct tdm_share_sum){bytes / tdm_dtype_bytes(sum->dtype), sum->dtype, sum->data};
+    for (uint32_t set = 0; set < sets; set++)
+        if (set != mine && tdm_has_share(program, launch->op->layer, own, set))
+            tdm_exchange_take(exchange, tdm_rank_like(program, set), NULL, bytes);
+    exchange->sum = (struct tdm_share_sum){bytes / tdm_dtype_bytes(sum->dtype), sum->dtype,
+                                           of_chunk(launch, TDM_DKVPAGES, own)};
 }
 
 /* First each rank sums a slice, which it alone then writes; then all copy the others' slices. */
@@ -197,15 +219,23 @@ static void *heads_of(const struct tdm_launch *launch, uint32_t chunk)
     return (unsigned char *)heads->data + (chunk - first) * heads->slot_bytes;
 }
 
+static uint32_t first_of_set(const struct tdm_launch *launch)
+{
+    const uint32_t parts = tdm_schedule_head_parts(launch->program->schedule);
+    return launch->program->rank / parts * parts;
+}
+
 static void *parted_of(const struct tdm_launch *launch, uint32_t rank)
 {
     const uint32_t own = launch->op->access[TDM_ALL_TO_ALL_CHUNK].after.chunk;
-    const uint32_t before = rank < launch->program->rank ? rank : rank - 1;
+    const uint32_t before = rank < launch->program->rank ? rank - first_of_set(launch)
+                                                         : rank - first_of_set(launch) - 1;
     return (unsigned char *)launch->operand[TDM_ALL_TO_ALL_PARTED].data +
            before * part_bytes(launch, own);
 }
 
-/* Every rank sends each other rank's heads of its own chunk, or gets them back. */
+/* Every rank sends each other rank of its set that one's heads of its own chunk, or gets them back.
+ */
 static void all_to_all(const struct tdm_launch *launch, struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
@@ -219,7 +249,9 @@ static void all_to_all(const struct tdm_launch *launch, struct tdm_exchange *exc
         else if (rank != program->rank)
             tdm_exchange_take(exchange, rank, heads_of(launch, chunk), part_bytes(launch, chunk));
     }
-    for (uint32_t rank = 0; rank < program->ranks && own->buffer != TDM_NONE; rank++) {
+    const uint32_t first = first_of_set(launch);
+    const uint32_t end = first + tdm_schedule_head_parts(program->schedule);
+    for (uint32_t rank = first; rank < end && own->buffer != TDM_NONE; rank++) {
         const uint64_t bytes = part_bytes(launch, own->after.chunk);
         if (rank != program->rank && back)
             tdm_exchange_take(exchange, rank, parted_of(launch, rank), bytes);
@@ -242,6 +274,7 @@ static uint32_t rows_of(const struct tdm_launch *launch, uint64_t tokens, struct
     const struct tdm_pages_params *pages = &params->pages;
     const enum tdm_content content = launch->op->access[TDM_ALL_TO_ALL_HEADS].after.content;
     const enum tdm_dtype dtype = launch->operand[TDM_ALL_TO_ALL_HEADS].dtype;
+    const uint64_t parts = tdm_schedule_head_parts(launch->program->schedule);
     const uint64_t of_head = pages->head_dim * tdm_dtype_bytes(dtype);
     const uint64_t heads = params->attention.query_heads;
     const uint64_t elements = tokens * heads * pages->head_dim;
@@ -254,7 +287,7 @@ static uint32_t rows_of(const struct tdm_launch *launch, uint64_t tokens, struct
     rows[1] = (struct rows){
         .count = tokens,
         .bytes = heads * sizeof(float),
-        .whole_offset = tdm_lse_bytes_at(elements * launch->program->ranks, dtype),
+        .whole_offset = tdm_lse_bytes_at(elements * parts, dtype),
         .part_offset = tdm_lse_bytes_at(elements, dtype),
     };
     return content == TDM_HEADS_OUT ? 2 : 1;
@@ -271,15 +304,16 @@ bool tdm_share_rows(const struct tdm_launch *launch, bool after, uint32_t number
         return false;
     const uint32_t chunk = own->after.chunk;
     const uint32_t arrays = rows_of(launch, program->chunks[chunk].tokens, rows);
-    const uint32_t rank = number / arrays;
-    if (rank >= program->ranks)
+    const uint32_t part_number = number / arrays, rank = first_of_set(launch) + part_number;
+    const uint32_t parts = tdm_schedule_head_parts(program->schedule);
+    if (part_number >= parts)
         return false;
     const struct rows *array = &rows[number % arrays];
     unsigned char *whole = (unsigned char *)launch->operand[TDM_ALL_TO_ALL_CHUNK].data +
-                           array->whole_offset + rank * array->bytes;
+                           array->whole_offset + part_number * array->bytes;
     unsigned char *part = rank == program->rank ? heads_of(launch, chunk) : parted_of(launch, rank);
     part += array->part_offset;
-    const uint64_t stride_bytes = array->bytes * program->ranks;
+    const uint64_t stride_bytes = array->bytes * parts;
     *copy = (struct tdm_row_copy){.to = after ? whole : part,
                                   .from = after ? part : whole,
                                   .to_stride_bytes = after ? stride_bytes : array->bytes,
@@ -312,9 +346,17 @@ static void hop(const struct tdm_launch *launch, struct tdm_exchange *exchange)
                                                to->dtype, to->data};
 }
 
-uint32_t tdm_share_phases(enum tdm_op_kind kind)
+uint32_t tdm_share_phases(const struct tdm_launch *launch)
 {
-    return kind == TDM_OP_REDUCE_ALL ? 2 : 1;
+    switch (launch->op->kind) {
+    case TDM_OP_REDUCE_ALL:
+        return 2;
+    case TDM_OP_GATHER:
+    case TDM_OP_REDUCE: /* a chunk of each set at a time */
+        return tdm_schedule_head_parts(launch->program->schedule);
+    default:
+        return 1;
+    }
 }
 
 void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
@@ -324,11 +366,11 @@ void tdm_share_exchange(const struct tdm_launch *launch, uint32_t phase,
     exchange->sum = (struct tdm_share_sum){0};
     switch (launch->op->kind) {
     case TDM_OP_GATHER:
-        gather(launch, TDM_KVPAGES, exchange);
-        gather(launch, TDM_PAGE_MEANS, exchange);
+        gather(launch, TDM_KVPAGES, phase, exchange);
+        gather(launch, TDM_PAGE_MEANS, phase, exchange);
         break;
     case TDM_OP_REDUCE:
-        reduce(launch, exchange);
+        reduce(launch, phase, exchange);
         break;
     case TDM_OP_REDUCE_ALL:
         reduce_all(launch, phase, exchange);

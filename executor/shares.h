@@ -6,8 +6,8 @@
 
 #include "executor/transport.h"
 
-/* Phases of a team op. */
-uint32_t tdm_share_phases(enum tdm_op_kind kind);
+/* Phases of a team op, the same on all ranks. */
+uint32_t tdm_share_phases(const struct tdm_launch *launch);
 
 /* Fills in what the rank of a launch gives and takes in a phase of its op, and what it sums then.
  */

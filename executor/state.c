@@ -109,6 +109,13 @@ static enum tdm_status fetch(const struct tdm_arenas *arenas, uint32_t ranks, ui
                : tdm_processes_collect(processes, from, destination, bytes, err);
 }
 
+/* Whose part of what all ranks have is read: process 0 has it; one that reads for itself, too. */
+static uint32_t rank_with_all(const struct tdm_arenas *arenas)
+{
+    const struct tdm_arenas *here = tdm_arenas_here(arenas);
+    return here->processes != NULL ? 0 : (uint32_t)(here - arenas);
+}
+
 /* Reads `count` elements of a content of a tensor's unit, from the ranks that have them. The
  * schedule has the content. */
 static enum tdm_status download(const struct tdm_arenas *arenas, const struct tdm_program *program,
@@ -118,15 +125,13 @@ static enum tdm_status download(const struct tdm_arenas *arenas, const struct td
 {
     const uint64_t size = tdm_dtype_bytes(dtype), from = tensor->offset + first;
     const bool parted = is_parted(program, content);
-    const struct tdm_arenas *here = arenas->snapshot != NULL ? arenas : tdm_arenas_here(arenas);
-    /* what all have, process 0 has; one that reads for itself has it, too */
-    const uint32_t begin = parted || here->processes != NULL ? 0 : (uint32_t)(here - arenas);
-    const uint32_t end = parted ? program->ranks : begin + 1;
     enum tdm_status status = TDM_OK;
     if (arenas->snapshot != NULL) {
         tdm_snapshot_read(arenas->snapshot, content, tensor, first, count, destination);
         return TDM_OK;
     }
+    const uint32_t begin = parted ? 0 : rank_with_all(arenas);
+    const uint32_t end = parted ? program->ranks : begin + 1;
     for (uint32_t rank = begin; rank < end && status == TDM_OK; rank++) {
         const char *data = unit_data(&arenas[rank], program, content, tensor->unit);
         const struct held held = held_by(program, content, tensor->unit, rank, from, count);
@@ -293,12 +298,13 @@ static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct td
     const struct tdm_buffer *tied = tdm_program_tied_buffer(program);
     const enum tdm_dtype dtype = program->schedule->dtypes.gradients;
     const uint64_t size = tdm_dtype_bytes(dtype);
-    const char *data = tdm_arenas_slot(arenas, tied, 0);
+    const uint32_t rank = rank_with_all(arenas);
+    const char *data = tdm_arenas_slot(&arenas[rank], tied, 0);
     char *of_head = malloc(count * size + 1);
     if (of_head == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
                         (unsigned long long)count);
-    enum tdm_status status = fetch(arenas, program->ranks, 0, PROCESS_0,
+    enum tdm_status status = fetch(arenas, program->ranks, rank, PROCESS_0,
                                    data == NULL ? NULL : data + (tensor->offset + first) * size,
                                    of_head, count * size, err);
     for (uint64_t i = 0; i < count && status == TDM_OK; i++)

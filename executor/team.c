@@ -283,6 +283,13 @@ enum tdm_status tdm_team_meet_here(struct tdm_team *team, uint32_t rank, bool pa
                 tdm_team_describe(team, lost_rank, &waits_for, where), err);
 }
 
+/* A rank that has no heads of the chunks that exchange them has no operand that says which. */
+static bool exchange_the_same(const struct tdm_op *first, const struct tdm_op *op)
+{
+    const enum tdm_content one = tdm_team_exchanged(first), other = tdm_team_exchanged(op);
+    return one == other || one == TDM_EMPTY || other == TDM_EMPTY;
+}
+
 /* All ranks find the same rank at another op than rank 0, so none looks at memory that the other op
  * does not have. */
 static enum tdm_status check_same_op(const struct tdm_team *team, struct tdm_error *err)
@@ -292,7 +299,7 @@ static enum tdm_status check_same_op(const struct tdm_team *team, struct tdm_err
         const struct tdm_op *op = &team->shown[rank].op;
         if (first->kind != op->kind || first->layer != op->layer || first->chunk != op->chunk ||
             first->part != op->part || first->hops != op->hops || first->queries != op->queries ||
-            tdm_team_exchanged(first) != tdm_team_exchanged(op))
+            !exchange_the_same(first, op))
             return tdm_fail(err, TDM_INTERNAL,
                             "rank %u is at %s of layer %d, rank 0 at %s of layer %d", rank,
                             tdm_op_kind_name(op->kind), (int)op->layer,

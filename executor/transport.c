@@ -77,7 +77,7 @@ static uint32_t messages_of(const struct tdm_piece *pieces, uint32_t count)
 void tdm_team_need(const struct tdm_launch *launch, struct tdm_exchange *scratch,
                    struct tdm_team_needs *needs)
 {
-    for (uint32_t phase = 0; phase < tdm_share_phases(launch->op->kind); phase++) {
+    for (uint32_t phase = 0; phase < tdm_share_phases(launch); phase++) {
         uint64_t bytes = 0;
         tdm_share_exchange(launch, phase, scratch);
         const uint32_t messages = messages_of(scratch->give, scratch->give_count) +
@@ -173,8 +173,7 @@ enum tdm_status tdm_team_run(const struct tdm_team_verbs *verbs, struct tdm_exec
     const struct tdm_transport *transport = tdm_team_transport(launch->team);
     const struct tdm_team_op op = {verbs, executor, launch};
     enum tdm_status status = copy_rows(&op, false, err);
-    for (uint32_t phase = 0; phase < tdm_share_phases(launch->op->kind) && status == TDM_OK;
-         phase++) {
+    for (uint32_t phase = 0; phase < tdm_share_phases(launch) && status == TDM_OK; phase++) {
         struct tdm_exchange *exchange =
             tdm_team_exchange(launch->team, launch->program->rank, phase);
         tdm_share_exchange(launch, phase, exchange);

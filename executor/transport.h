@@ -3,7 +3,7 @@
  * A transport: how bytes get from rank to rank in a team op. A const table of functions, as
  * backends are.
  *
- * A team op has one or two phases. In a phase every rank names pieces: those that it gives to
+ * A team op has one phase or several. In a phase every rank names pieces: those that it gives to
  * others and those that it takes from them (shares.c, the same for every backend and transport).
  * The n-th piece that a rank gives another is the n-th that the other takes from it. So transports
  * that read the memory of others and transports that send messages need the same description.
@@ -19,7 +19,7 @@
 #include "ops/team.h"
 
 /* The most phases of a team op, and the most pieces that a rank gives another in one. */
-#define TDM_TEAM_PHASES 2u
+#define TDM_TEAM_PHASES 8u
 #define TDM_TEAM_PIECES 2u
 
 struct tdm_piece {

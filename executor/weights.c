@@ -150,7 +150,7 @@ enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
     return fill(&source, arenas, program, watch, err);
 }
 
-/* A model that several processes write together. */
+/* A model, or gradients, that several processes write together. */
 static enum tdm_status save_together(const struct tdm_weights_target *target,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, enum tdm_content content,
@@ -176,13 +176,11 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
     enum tdm_content content = target->gradients                 ? TDM_UNIT_GRADIENT
                                : target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER
                                                                  : TDM_UNIT_WEIGHTS;
-    const struct tdm_processes *processes = tdm_arenas_here(arenas)->processes;
-    const bool writes = tdm_processes_number(processes) == 0; /* the others give their gradients */
     struct tdm_weights_writer *writer = NULL;
     uint64_t done = 0;
-    if (tdm_processes_count(processes) > 1 && !target->gradients)
+    if (tdm_processes_count(tdm_arenas_here(arenas)->processes) > 1)
         return save_together(target, arenas, program, content, watch, err);
-    enum tdm_status status = writes ? tdm_weights_create(target, &writer, err) : TDM_OK;
+    enum tdm_status status = tdm_weights_create(target, &writer, err);
     if (status != TDM_OK)
         return status;
     float *values = malloc(TDM_STATE_BLOCK * sizeof(*values));
@@ -193,7 +191,7 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
         for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
             uint64_t count = tdm_state_block(tensor, at);
             status = tdm_state_get(arenas, program, content, tensor, at, count, values, err);
-            if (status == TDM_OK && writes)
+            if (status == TDM_OK)
                 status = tdm_weights_append(writer, values, count, err);
             if (status == TDM_OK)
                 status = tdm_weights_moved(watch, count, &done, model->parameters, err);
@@ -201,8 +199,7 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
     }
     free(values);
     if (status == TDM_OK)
-        return writes ? tdm_weights_commit(writer, err) : TDM_OK;
-    if (writes)
-        tdm_weights_abandon(writer);
+        return tdm_weights_commit(writer, err);
+    tdm_weights_abandon(writer);
     return status;
 }

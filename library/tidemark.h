@@ -121,8 +121,9 @@ typedef struct tidemark_table tidemark_table;
 /* Reads a table of the trace; tidemark_trace_table_name() lists them. `program` is a value of the
  * column "program" of the table "programs", or 0 for the first program. `step` is a step, or
  * TIDEMARK_EVERY_STEP. `rank` is 0 unless several ranks ran. TIDEMARK_INPUT for a program, step or
- * rank that the trace does not have. A table that does not depend on one of them ignores it. Without rows it has all its columns, each empty. The caller frees *table, also
- * after the trace was closed. */
+ * rank that the trace does not have. A table that does not depend on one of them ignores it.
+ * Without rows it has all its columns, each empty. The caller frees *table, also after the trace
+ * was closed. */
 enum tidemark_status tidemark_trace_read(tidemark_trace *trace, const char *name, int64_t program,
                                          int64_t step, uint32_t rank, tidemark_table **table,
                                          struct tidemark_error *error);

@@ -24,6 +24,8 @@
  *   peer_bytes_per_second  between two GPUs of one node (computer), one way; optional
  *   network_bytes_per_second  between two GPUs of different nodes while all send, one way;
  *                             optional
+ *   node_bytes_per_second  in a schedule of ranks in several nodes: between two GPUs of one node;
+ *                          peer_bytes_per_second is that of the network then
  *   gpus_per_node          GPUs that are connected by more than the network; optional
  *   nccl_bytes             [[channels, bytes], ...]: what NCCL takes of device memory; optional
  *   nccl                   {channels, bytes}: in a schedule, what of the runtime is NCCL's
@@ -77,6 +79,7 @@ static const char *const keys[] = {
     "pinned_bytes_per_second",
     "peer_bytes_per_second",
     "network_bytes_per_second",
+    "node_bytes_per_second",
     "gpus_per_node",
     "nccl_bytes",
     "nccl",
@@ -220,6 +223,7 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
     built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
     built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);
+    built->node_rate = tdm_json_number_or(&reader, "node_bytes_per_second", 1, 1e21, 0);
     built->gpus_per_node = tdm_json_count_or(&reader, "gpus_per_node", 1, GPUS_LIMIT, 0);
     tdm_nccl_read(&reader, built);
     tdm_rates_read(&reader, built->table);

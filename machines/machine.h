@@ -32,6 +32,7 @@ struct tdm_machine {
     double peak_flops;      /* dense bf16 tensor peak, for MFU */
     double peer_rate;       /* bytes/s between two GPUs of a node, one way; 0: not known */
     double network_rate;    /* bytes/s between two GPUs of different nodes, one way; 0: not known */
+    double node_rate;       /* where peer_rate is the network's: that of a node; 0: it is not */
     uint64_t gpus_per_node; /* GPUs connected by more than the network; 0: not known */
     /* bytes that NCCL takes with so many channels (nccl.h), [nccl_rows] */
     uint32_t nccl_rows, nccl_channels[TDM_NCCL_ROWS];

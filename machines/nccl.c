@@ -78,8 +78,11 @@ enum tdm_status tdm_machine_join(const struct tdm_joined *joined, struct tdm_mac
                      json_pack("{s:I, s:I}", "channels", (json_int_t)joined->channels, "bytes",
                                (json_int_t)all));
     }
-    if (joined->over_network && alone->network_rate > 0)
+    if (joined->over_network && alone->network_rate > 0) {
+        const double node = alone->topology.links[TDM_LINK_PEER].bytes_per_second;
+        tdm_json_set(&description, "node_bytes_per_second", json_real(node));
         tdm_json_set(&description, "peer_bytes_per_second", json_real(alone->network_rate));
+    }
     if (description == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a machine's description");
     enum tdm_status status = tdm_machine_from_json(alone->name, description, &built, err);

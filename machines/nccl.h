@@ -29,8 +29,8 @@ void tdm_nccl_read(struct tdm_json_reader *reader, struct tdm_machine *machine);
 uint64_t tdm_nccl_bytes(const struct tdm_machine *machine, uint32_t channels);
 
 /* Replaces *machine by one that is joined so. Over a network the link between ranks has its rate,
- * if it is known. A machine that is joined already stays as it is. TDM_INPUT: the description does
- * not say what NCCL takes. */
+ * if it is known, and node_rate is that between ranks of one node. A machine that is joined already
+ * stays as it is. TDM_INPUT: the description does not say what NCCL takes. */
 enum tdm_status tdm_machine_join(const struct tdm_joined *joined, struct tdm_machine **machine,
                                  struct tdm_error *err);
 

@@ -52,6 +52,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/attention.c \
 	methods/torch/cache.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
+	methods/torch/delta.c \
 	methods/torch/experts.c \
 	methods/torch/experts_all.c \
 	methods/torch/forward.c \

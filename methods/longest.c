@@ -80,7 +80,7 @@ struct search {
     unsigned missed; /* consecutive tries that failed */
     bool gives_back; /* the longest that fits does so because cached memory is given back */
     unsigned tries;  /* left above what does not fit */
-    struct line line;
+    struct line line, host;       /* of the device, and of the host, where nothing is cached */
     uint64_t failed[MOST_FAILED]; /* those that did not fit. The search may ask for them again. */
     unsigned failed_count;
 };
@@ -124,11 +124,26 @@ static uint64_t step_down(const struct search *s)
     return s->missed < 32 && step * steps < half ? step * steps : half;
 }
 
+/* What the device and the host have. */
+struct limits {
+    double device_bytes, host_bytes;
+};
+
+/* The context, in grains, at which one of them should be full; 0: never, as far as is known. */
+static uint64_t guess_grains(const struct search *s, const struct limits *limits, uint64_t grain)
+{
+    double device = guess(&s->line, limits->device_bytes), host = 0;
+    if (s->host.tokens[1] > 0)
+        host = meets(&s->host, limits->host_bytes, 0, 0);
+    return (uint64_t)((host > 0 && (device == 0 || host < device) ? host : device) / (double)grain);
+}
+
 /* The next context to try; 0: the search is over. */
-static uint64_t next_try(struct search *s, double bytes, uint64_t grain)
+static uint64_t next_try(struct search *s, const struct limits *limits, uint64_t grain)
 {
     uint64_t least = s->fits + step_of(s) * s->stride;
-    uint64_t next = (uint64_t)(guess(&s->line, bytes) / (double)grain);
+    uint64_t next = guess_grains(s, limits, grain);
+    const double bytes = limits->device_bytes;
     uint64_t end = end_of(s, bytes, grain);
     if (are_neighbours(s)) {
         if (s->tries == 0)
@@ -195,8 +210,10 @@ static enum tdm_status try_tokens(const struct longest *l, uint64_t tokens, bool
 static enum tdm_status find(struct longest *l, const struct tdm_known_context *fits,
                             const struct tdm_known_context *fails, struct tdm_error *err)
 {
-    const double bytes =
-        (double)l->machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - l->margin);
+    const struct limits limits = {
+        .device_bytes =
+            (double)l->machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - l->margin),
+        .host_bytes = (double)tdm_machine_far(l->machine)->capacity_bytes};
     struct search s = {.fits = fits->tokens / l->grain,
                        .most = (fails->tokens > 0 ? fails->tokens - 1 : MOST_TOKENS) / l->grain,
                        .stride = 1,
@@ -205,8 +222,10 @@ static enum tdm_status find(struct longest *l, const struct tdm_known_context *f
     s.line.allocated[1] = (double)fails->fixed_bytes;
     add_point(&s.line, fails->tokens, fails->used_bytes, fails->cached_bytes);
     add_point(&s.line, fits->tokens, fits->used_bytes, fits->cached_bytes);
+    add_point(&s.host, fails->tokens, fails->host_bytes, 0);
+    add_point(&s.host, fits->tokens, fits->host_bytes, 0);
     l->tokens = fits->tokens;
-    for (uint64_t next; (next = next_try(&s, bytes, l->grain)) > 0;) {
+    for (uint64_t next; (next = next_try(&s, &limits, l->grain)) > 0;) {
         struct tdm_method_prediction p;
         if (has_failed(&s, next)) {
             note_try(&s, next, false, false);
@@ -217,11 +236,15 @@ static enum tdm_status find(struct longest *l, const struct tdm_known_context *f
             return status;
         l->work += p.work;
         note_try(&s, next, p.fits, p.gives_back);
+        if (p.fits_device && !p.fits) /* host bytes grow with every token: longer ones do not fit */
+            s.tries = 0;
         if (!p.fits && !p.runs && s.failed_count < MOST_FAILED)
             s.failed[s.failed_count++] = next;
-        if (p.runs)
+        if (p.runs) {
             add_point(&s.line, next * l->grain, tdm_method_peak_bytes(&p),
                       tdm_method_cached_bytes(&p.steps[p.highest]));
+            add_point(&s.host, next * l->grain, p.host_peak_bytes, 0);
+        }
         if (p.fits) {
             l->tokens = next * l->grain;
             l->prediction = p;
@@ -304,6 +327,7 @@ static enum tdm_status bracket_by_host(struct longest *l, const struct tdm_metho
             return status;
         struct tdm_known_context known = {.tokens = next,
                                           .used_bytes = tdm_method_peak_bytes(&p),
+                                          .host_bytes = p.host_peak_bytes,
                                           .cached_bytes =
                                               tdm_method_cached_bytes(&p.steps[p.highest])};
         *(p.fits ? fits : fails) = known;
@@ -330,6 +354,7 @@ enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
         fails.used_bytes = tdm_method_peak_bytes(asked);
         fails.cached_bytes = tdm_method_cached_bytes(&asked->steps[asked->highest]);
         fails.fixed_bytes = fixed_bytes(asked);
+        fails.host_bytes = asked->host_peak_bytes;
     }
     *tokens = 0;
     if (grain == 0)

@@ -22,6 +22,7 @@ struct tdm_known_context {
     uint64_t tokens;                   /* 0: no context is known */
     uint64_t used_bytes, cached_bytes; /* at the peak; cached_bytes are those of used_bytes that are
                                           not allocated; 0: not known */
+    uint64_t host_bytes;               /* of all GPUs that share the host; 0: none, or not known */
     uint64_t fixed_bytes; /* those of used_bytes that do not depend on the context; 0: not known */
 };
 

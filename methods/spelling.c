@@ -29,6 +29,8 @@ static const struct alias {
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
+    {"bf16", "true", "autocast", "bf16"},
+    {"bf16", "false", "autocast", "weights"},
     {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
     {"clip_grad_norm", NULL, "max_grad_norm", NULL},
     {"optim", NULL, "optimizer", NULL},
@@ -79,6 +81,14 @@ static const struct alias {
     {"bnb_4bit_quant_type", "nf4", "quantization", "nf4"},
     {"bnb_4bit_quant_type", "fp4", "quantization", "nf4"},
     {"bnb_4bit_use_double_quant", NULL, "double_quantization", NULL},
+    /* LLaMA-Factory and ms-swift */
+    {"lora_target", NULL, "lora_targets", NULL},
+    {"quantization_bit", "4", "quantization", "nf4"},
+    {"quantization_bit", "8", "quantization", "int8"},
+    {"quant_bits", "4", "quantization", "nf4"},
+    {"quant_bits", "8", "quantization", "int8"},
+    {"flash_attn", "fa2", "attention", "flash"},
+    {"attn_impl", "flash_attn", "attention", "flash"},
     /* DeepSpeed's config */
     {"offload_optimizer", "{\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
     {"offload_optimizer", "{\"device\": \"none\"}", "offload_optimizer", "none"},

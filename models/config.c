@@ -133,6 +133,9 @@ static const struct architecture architectures[] = {
     {"Qwen2MoeForCausalLM", "qwen2_moe", 32768, 0, true, false, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN2_MOE},
     {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
+    {"Qwen3NextForCausalLM", "qwen3_next", 32768, 256, false, true, WINDOWS_NONE,
+     PART_EXPERTS | PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION,
+     TDM_FAMILY_QWEN3_NEXT},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN3_MOE},
     {"StableLmForCausalLM", "stablelm", 4096, 0, false, false, WINDOWS_NONE,
@@ -502,6 +505,8 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         read_rope_layers(reader, model);
     if (architecture->family == TDM_FAMILY_LLAMA4)
         read_attention_chunks(reader, model);
+    else if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
+        tdm_delta_read_layers(reader, model);
     else if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
     for (uint32_t i = 0; i < model->layers; i++)
@@ -572,9 +577,9 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     if ((parts & TDM_PART_CUT_ROPE) != 0) {
         double share = read_rotary_share(
             reader, (parts & PART_NEOX) != 0 ? "rotary_pct" : "partial_rotary_factor",
-            (parts & (TDM_PART_INTERLEAVED_ROPE | PART_HALF_ROPE)) != 0 ? 0.5
-            : (parts & (PART_NEOX | TDM_PART_LAYER_NORMS)) != 0         ? 0.25
-                                                                        : 1);
+            (parts & (TDM_PART_INTERLEAVED_ROPE | PART_HALF_ROPE)) != 0                    ? 0.5
+            : (parts & (PART_NEOX | TDM_PART_LAYER_NORMS | TDM_PART_GATED_ATTENTION)) != 0 ? 0.25
+                                                                                           : 1);
         model->rotary_dim = (uint32_t)(model->head_dim * share) / 2 * 2;
         if (tdm_json_status(reader) == TDM_OK &&
             (model->rotary_dim == 0 || model->rotary_dim > model->head_dim))
@@ -600,6 +605,8 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     tdm_experts_read(reader, architecture->family, model);
     if ((parts & PART_LATENT) != 0)
         tdm_latent_read(reader, model);
+    if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
+        tdm_delta_read(reader, model);
 }
 
 static enum tdm_status read_text_model(struct tdm_json_reader *reader,

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads what configs say of mixtures of experts and of latent attention. Sources: transformers
- * 5.17, models/MODEL_TYPE/configuration_MODEL_TYPE.py and modeling_MODEL_TYPE.py. */
+/* Reads what configs say of mixtures of experts, of latent attention and of gated DeltaNets.
+ * Sources: transformers 5.17, models/MODEL_TYPE/configuration_MODEL_TYPE.py and
+ * modeling_MODEL_TYPE.py. */
 #include "models/parts.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
 {
@@ -64,7 +66,8 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
         read_deepseek_layers(reader, model);
     else if (family == TDM_FAMILY_LLAMA4)
         read_llama4_layers(reader, model);
-    else if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_MOE)
+    else if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_MOE ||
+             family == TDM_FAMILY_QWEN3_NEXT)
         read_qwen_layers(reader, model);
 }
 
@@ -80,6 +83,7 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         [TDM_FAMILY_OLMOE] = {"num_experts", false, false, false, true},
         [TDM_FAMILY_QWEN3_MOE] = {"num_experts", true, false, false, false},
         [TDM_FAMILY_QWEN2_MOE] = {"num_experts", true, false, false, true},
+        [TDM_FAMILY_QWEN3_NEXT] = {"num_experts", true, false, false, true},
         [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false},
         [TDM_FAMILY_GPT_OSS] = {"num_local_experts", false, false, false, true},
         [TDM_FAMILY_LLAMA4] = {"num_local_experts", true, false, false, false},
@@ -107,7 +111,9 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
     e->all_rows = llama4;
     if (llama4)
         e->shared = e->intermediate;
-    if (family == TDM_FAMILY_QWEN2_MOE) {
+    if (family == TDM_FAMILY_QWEN3_NEXT) /* the default, which configs need not have */
+        e->normalized = tdm_json_bool_or(reader, "norm_topk_prob", true);
+    if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_NEXT) {
         e->shared = dimension(reader, "shared_expert_intermediate_size");
         e->shared_gate = true;
     }
@@ -131,4 +137,44 @@ void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model)
     if (tdm_json_status(reader) == TDM_OK && l->rotary_dim % 2 != 0)
         tdm_json_fail(reader, "qk_rope_head_dim",
                       "is %" PRIu32 "; rotary position embedding needs an even one", l->rotary_dim);
+}
+
+/* ---- gated DeltaNets ---- */
+
+#define DELTA_INTERVAL 4u /* full_attention_interval */
+
+void tdm_delta_read(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    struct tdm_delta *d = &model->delta;
+    d->key_heads = dimension(reader, "linear_num_key_heads");
+    d->value_heads = dimension(reader, "linear_num_value_heads");
+    d->key_dim = dimension(reader, "linear_key_head_dim");
+    d->value_dim = dimension(reader, "linear_value_head_dim");
+    d->kernel = dimension(reader, "linear_conv_kernel_dim");
+    if (tdm_json_status(reader) == TDM_OK && d->value_heads % d->key_heads != 0)
+        tdm_json_fail(reader, "linear_num_value_heads",
+                      "is %" PRIu32 ", which %" PRIu32 " key heads do not divide", d->value_heads,
+                      d->key_heads);
+}
+
+void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    const json_t *types =
+        tdm_json_has(reader, "layer_types") ? tdm_json_array(reader, "layer_types") : NULL;
+    uint64_t every =
+        tdm_json_count_or(reader, "full_attention_interval", 1, TDM_LAYER_LIMIT, DELTA_INTERVAL);
+    if (types != NULL && json_array_size(types) != model->layers)
+        tdm_json_fail(reader, "layer_types",
+                      "has %zu entries for %" PRIu32 " layers; give one a layer",
+                      json_array_size(types), model->layers);
+    for (uint32_t i = 0; i < model->layers && tdm_json_status(reader) == TDM_OK; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool linear = type != NULL && strcmp(type, "linear_attention") == 0;
+        if (types != NULL && !linear && (type == NULL || strcmp(type, "full_attention") != 0))
+            tdm_json_fail(reader, "layer_types",
+                          "must be \"full_attention\" or \"linear_attention\" for layer %" PRIu32,
+                          i);
+        model->layer_kinds[i].delta = types != NULL ? linear : (i + 1) % every != 0;
+        model->layer_kinds[i].qk_norm &= !model->layer_kinds[i].delta;
+    }
 }

@@ -107,6 +107,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-32b.json \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json \
+	models/configs/qwen3-next-80b-a3b.json \
 	models/configs/smollm2-1.7b.json \
 	models/configs/smollm2-135m.json \
 	models/configs/smollm2-360m.json \

@@ -53,6 +53,7 @@ struct tdm_layer_kind {
     bool post_norms; /* the outputs of attention and MLP are normed before they are added */
     bool experts;    /* a mixture of experts in place of the MLP */
     bool no_rope;    /* q and k are not rotated */
+    bool delta;      /* a gated DeltaNet in place of attention */
 };
 
 /* Mixture of experts; count 0: none. */
@@ -100,7 +101,8 @@ enum tdm_model_part {
     TDM_PART_POSITIONS = 1 << 19,   /* learned positions in place of rotation: GPT-2 */
     TDM_PART_SINKS = 1 << 20,       /* a sink for each head; half the angles; biases of q, k, v, o:
                                        GPT-OSS */
-    TDM_PART_COMPLEX_ROPE = 1 << 21, /* heads are rotated as complex numbers: Llama 4 */
+    TDM_PART_COMPLEX_ROPE = 1 << 21,    /* heads are rotated as complex numbers: Llama 4 */
+    TDM_PART_GATED_ATTENTION = 1 << 25, /* q is projected with a gate of the output: Qwen3-Next */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -152,6 +154,13 @@ enum tdm_role {
     TDM_ROLE_EXPERTS_GATE_UP_BIAS, /* [experts, 2 * expert intermediate] */
     TDM_ROLE_EXPERTS_DOWN_BIAS,    /* [experts, hidden] */
     TDM_ROLE_POSITIONS,            /* [max_context, hidden], beside the embedding */
+    TDM_ROLE_DELTA_TIME,           /* [value heads] */
+    TDM_ROLE_DELTA_DECAY,          /* [value heads] */
+    TDM_ROLE_DELTA_KERNEL,         /* [q, k and v, kernel], a matrix */
+    TDM_ROLE_DELTA_QKVZ,           /* [q, k, v and gate, hidden] */
+    TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden] */
+    TDM_ROLE_DELTA_NORM,           /* [value dim] */
+    TDM_ROLE_DELTA_OUT,            /* [hidden, values] */
     TDM_ROLES
 };
 
@@ -171,7 +180,8 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
     return role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
            role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
            role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM ||
-           role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM;
+           role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM ||
+           role == TDM_ROLE_DELTA_NORM;
 }
 
 /* Does a tensor of this role have one dimension, as norms and biases do? */
@@ -198,6 +208,12 @@ struct tdm_unit {
     uint32_t first_tensor, tensor_count; /* into tdm_model.tensors */
     uint64_t elements;                   /* of the layout, with padding */
     uint64_t parameters;                 /* without padding */
+};
+
+/* Gated DeltaNet (Qwen3-Next): q and k of key_heads, v and its gate of value_heads, convolved over
+ * `kernel` tokens. value_heads 0: none. */
+struct tdm_delta {
+    uint32_t key_heads, value_heads, key_dim, value_dim, kernel;
 };
 
 /* What the projections of layers are stored in, if their config says that they are quantized. */
@@ -233,6 +249,7 @@ struct tdm_model {
     enum tdm_activation activation;
     struct tdm_experts experts;
     struct tdm_latent latent;
+    struct tdm_delta delta;
     struct tdm_base_weights base;
     uint32_t parts;        /* bits of enum tdm_model_part */
     uint32_t rotary_dim;   /* dimensions of a head that are rotated */

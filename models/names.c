@@ -105,8 +105,9 @@ static const char *const dropped[] = {
     "4k",   "8k",       "128k",  "fp16",     "bf16",      "text",    NULL};
 
 /* Words about quantized weights: what is asked for has another size. */
-static const char *const quantized[] = {"bnb",   "4bit", "8bit", "gptq",  "awq",  "int4", "int8",
-                                        "w4a16", "w8a8", "fp8",  "nvfp4", "gguf", "qat",  NULL};
+static const char *const quantized[] = {"bnb",  "4bit",  "8bit",  "gptq", "awq",
+                                        "int4", "int8",  "w4a16", "w8a8", "fp8",
+                                        "nf4",  "nvfp4", "gguf",  "qat",  NULL};
 
 /* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
  * "Qwen/Qwen2.5-7B-Instruct". *is_quantized, if not NULL: words about quantized weights were there.

@@ -25,6 +25,7 @@ enum tdm_family {
     TDM_FAMILY_OLMOE,
     TDM_FAMILY_QWEN3_MOE,
     TDM_FAMILY_QWEN2_MOE,
+    TDM_FAMILY_QWEN3_NEXT,
     TDM_FAMILY_DEEPSEEK,
     TDM_FAMILY_GPT_OSS,
     TDM_FAMILY_LLAMA4,
@@ -36,6 +37,9 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
                       struct tdm_model *model);
 void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family family,
                              struct tdm_model *model);
+/* Gated DeltaNets: model->delta, and after layer_kinds exist which layers have one. */
+void tdm_delta_read(struct tdm_json_reader *reader, struct tdm_model *model);
+void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *model);
 void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
 /* Writes the name of the shipped model that another name means, such as Qwen/Qwen2.5-7B-Instruct.

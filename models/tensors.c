@@ -33,6 +33,14 @@ enum side {
     SIDE_HEADS,
     SIDE_GATE_UP_OF_EXPERT,
     SIDE_POSITIONS,
+    SIDE_DELTA_HEADS,
+    SIDE_DELTA_QKV,
+    SIDE_DELTA_KERNEL,
+    SIDE_DELTA_QKVZ,
+    SIDE_DELTA_BA,
+    SIDE_DELTA_VALUE_DIM,
+    SIDE_DELTA_VALUES,
+    SIDE_Q,
 };
 
 static const struct {
@@ -40,7 +48,7 @@ static const struct {
     enum side rows, columns;
 } shapes[TDM_ROLES] = {
     [TDM_ROLE_ATTENTION_NORM] = {"input_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
-    [TDM_ROLE_Q] = {"self_attn.q_proj.weight", SIDE_QUERY, SIDE_HIDDEN},
+    [TDM_ROLE_Q] = {"self_attn.q_proj.weight", SIDE_Q, SIDE_HIDDEN},
     [TDM_ROLE_Q_BIAS] = {"self_attn.q_proj.bias", SIDE_ONE, SIDE_QUERY},
     [TDM_ROLE_K] = {"self_attn.k_proj.weight", SIDE_KV, SIDE_HIDDEN},
     [TDM_ROLE_V] = {"self_attn.v_proj.weight", SIDE_KV, SIDE_HIDDEN},
@@ -84,6 +92,13 @@ static const struct {
     [TDM_ROLE_EXPERTS_GATE_UP_BIAS] = {"mlp.experts.gate_up_proj_bias", SIDE_EXPERTS,
                                        SIDE_GATE_UP_OF_EXPERT},
     [TDM_ROLE_EXPERTS_DOWN_BIAS] = {"mlp.experts.down_proj_bias", SIDE_EXPERTS, SIDE_HIDDEN},
+    [TDM_ROLE_DELTA_TIME] = {"linear_attn.dt_bias", SIDE_ONE, SIDE_DELTA_HEADS},
+    [TDM_ROLE_DELTA_DECAY] = {"linear_attn.A_log", SIDE_ONE, SIDE_DELTA_HEADS},
+    [TDM_ROLE_DELTA_KERNEL] = {"linear_attn.conv1d.weight", SIDE_DELTA_QKV, SIDE_DELTA_KERNEL},
+    [TDM_ROLE_DELTA_QKVZ] = {"linear_attn.in_proj_qkvz.weight", SIDE_DELTA_QKVZ, SIDE_HIDDEN},
+    [TDM_ROLE_DELTA_BA] = {"linear_attn.in_proj_ba.weight", SIDE_DELTA_BA, SIDE_HIDDEN},
+    [TDM_ROLE_DELTA_NORM] = {"linear_attn.norm.weight", SIDE_ONE, SIDE_DELTA_VALUE_DIM},
+    [TDM_ROLE_DELTA_OUT] = {"linear_attn.out_proj.weight", SIDE_HIDDEN, SIDE_DELTA_VALUES},
     [TDM_ROLE_POSITIONS] = {"transformer.wpe.weight", SIDE_POSITIONS, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
@@ -92,6 +107,9 @@ static const struct {
 
 static uint64_t side_length(const struct tdm_model *model, enum side side)
 {
+    const struct tdm_delta *delta = &model->delta;
+    const uint64_t keys = (uint64_t)delta->key_heads * delta->key_dim,
+                   values = (uint64_t)delta->value_heads * delta->value_dim;
     switch (side) {
     case SIDE_ONE:
         return 1;
@@ -138,6 +156,23 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
         return UINT64_C(2) * model->experts.intermediate;
     case SIDE_POSITIONS:
         return model->max_context;
+    case SIDE_DELTA_HEADS:
+        return delta->value_heads;
+    case SIDE_DELTA_QKV:
+        return 2 * keys + values;
+    case SIDE_DELTA_KERNEL:
+        return delta->kernel;
+    case SIDE_DELTA_QKVZ:
+        return 2 * keys + 2 * values;
+    case SIDE_DELTA_BA:
+        return UINT64_C(2) * delta->value_heads;
+    case SIDE_DELTA_VALUE_DIM:
+        return delta->value_dim;
+    case SIDE_DELTA_VALUES:
+        return values;
+    case SIDE_Q:
+        return (uint64_t)model->query_heads * model->head_dim *
+               ((model->parts & TDM_PART_GATED_ATTENTION) != 0 ? 2 : 1);
     }
     return 0;
 }
@@ -150,10 +185,18 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
                (role == TDM_ROLE_POSITIONS && (model->parts & TDM_PART_POSITIONS) != 0);
     if (role == TDM_ROLE_POSITIONS)
         return false;
+    if (role >= TDM_ROLE_DELTA_TIME && unit == tdm_model_head_unit(model))
+        return false;
     if (unit == tdm_model_head_unit(model))
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
                (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
                (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0);
+    const bool delta = model->layer_kinds[unit].delta;
+    if (role >= TDM_ROLE_DELTA_TIME && role <= TDM_ROLE_DELTA_OUT)
+        return delta;
+    if (delta && (role == TDM_ROLE_Q || role == TDM_ROLE_K || role == TDM_ROLE_V ||
+                  role == TDM_ROLE_O || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
+        return false;
     if (role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS)
         return model->layer_kinds[unit].qkv_bias;
     if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
@@ -364,6 +407,8 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & TDM_PART_POSITIONS, "learned positions"},
                  {model->base.kind != TDM_BASE_WHOLE, "quantized weights"},
                  {model->parts & TDM_PART_SINKS, "sinks of attention"},
+                 {model->delta.value_heads > 0, "gated DeltaNets"},
+                 {model->parts & TDM_PART_GATED_ATTENTION, "gated attention"},
                  {model->parts & TDM_PART_COMPLEX_ROPE, "rotation of complex numbers"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
@@ -418,9 +463,10 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
 
 const char *tdm_model_rare_part(const struct tdm_model *model)
 {
-    return model->latent.kv_rank > 0                               ? "latent keys and values"
-           : model->experts.shared > 0 && !model->experts.all_rows ? "shared experts"
-                                                                   : NULL;
+    return model->latent.kv_rank > 0 ? "latent keys and values"
+           : model->experts.shared > 0 && !model->experts.all_rows && !model->experts.shared_gate
+               ? "shared experts"
+               : NULL;
 }
 
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens)

@@ -150,7 +150,7 @@ const char *tdm_weights_temporary(const struct tdm_weights_writer *writer);
 enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const char *temporary,
                                  struct tdm_weights_writer **writer, struct tdm_error *err);
 
-/* Begins the next set: the model (`part` NULL) or a part. */
+/* Begins the next set: the model or the gradients (`part` NULL), or a part. */
 enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char *part,
                                   enum tdm_dtype dtype, struct tdm_error *err);
 

@@ -188,14 +188,20 @@ static enum tdm_status copy_companions(struct tdm_weights_writer *writer, struct
     return status;
 }
 
+/* What the files of the first set are called. */
+static const char *stem_of(const struct tdm_weights_target *target)
+{
+    return target->gradients ? "gradients" : "model";
+}
+
 /* Begins the only set, to which all is appended. */
 static enum tdm_status begin_set(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     const struct tdm_weights_target *target = &writer->target;
     struct tdm_tensor_set *set = &writer->sets[writer->set_count++];
     enum tdm_status status =
-        tdm_tensor_set_begin(writer->directory.temporary, target->gradients ? "gradients" : "model",
-                             target->model, target->dtype, target->shard_bytes, set, err);
+        tdm_tensor_set_begin(writer->directory.temporary, stem_of(target), target->model,
+                             target->dtype, target->shard_bytes, set, err);
     writer->appending = status == TDM_OK;
     return status;
 }
@@ -315,7 +321,8 @@ enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char 
     const bool makes = writer->root == NULL;
     const char *root = makes ? writer->directory.temporary : writer->root;
     const char *folder = makes ? writer->directory.folder : writer->folder;
-    return tdm_tensor_set_share(part == NULL ? root : folder, part == NULL ? "model" : part,
+    return tdm_tensor_set_share(part == NULL ? root : folder,
+                                part == NULL ? stem_of(&writer->target) : part,
                                 writer->target.model, dtype, writer->target.shard_bytes, makes,
                                 &writer->sets[writer->set_count++], err);
 }

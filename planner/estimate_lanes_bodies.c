@@ -344,7 +344,8 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
     case TDM_BODY_KV:
     case TDM_BODY_BACKWARD:
         visit_layer(c, body->layer);
-        stream_states(c, body->layer);
+        if (body->kind != TDM_BODY_KV)
+            stream_states(c, body->layer);
         ready = later(weights_ready(c, body->layer), body->fetched);
         if (body->layer == 0)
             ready = later(ready, c->unit_ready[0]);
@@ -379,22 +380,30 @@ static bool takes_enough(struct lane_clocks *c, const struct lane_body *body)
     return true;
 }
 
+static bool runs_ahead(const struct lane_body *body)
+{
+    return tdm_body_runs_ahead((enum tdm_body_kind)body->kind, body->chunk, body->fetches != 0);
+}
+
 bool tdm_lanes_run(struct lane_clocks *c)
 {
     struct lane_body *bodies = c->m->bodies;
     const uint32_t count = c->m->body_count;
-    uint32_t run = 0;
+    uint32_t run = 0, chunks = 0; /* bodies of chunks in the queue */
     for (uint32_t i = 0; i < count; i++) {
         const enum tdm_body_kind kind = (enum tdm_body_kind)bodies[i].kind;
         const bool phase = kind == TDM_BODY_PHASE_BEGIN || kind == TDM_BODY_PHASE_END;
-        while (i - run > (phase ? 0 : c->depth))
+        while (run < i && (phase || chunks > c->depth || i - run == TDM_MOST_QUEUED)) {
+            chunks -= runs_ahead(&bodies[run]);
             run_body(c, &bodies[run++]);
+        }
         if (takes_enough(c, &bodies[i]))
             return false;
         if (phase)
             run_body(c, &bodies[run++]);
         else if (tdm_body_is_of_layer(kind))
             fetch_body(c, &bodies[i]);
+        chunks += !phase && runs_ahead(&bodies[i]);
     }
     while (run < count)
         run_body(c, &bodies[run++]);

@@ -102,8 +102,10 @@ static enum tdm_status try_search(const struct tdm_request *request,
                                   struct tdm_error *err)
 {
     *good = false;
-    enum tdm_status status = tdm_objective_time(
-        request, options->quick ? TDM_EFFORT_FIRST : TDM_EFFORT_FULL, found, err);
+    const enum tdm_effort effort = options->fits    ? TDM_EFFORT_FIT
+                                   : options->quick ? TDM_EFFORT_FIRST
+                                                    : TDM_EFFORT_FULL;
+    enum tdm_status status = tdm_objective_time(request, effort, found, err);
     if (status == TDM_INFEASIBLE)
         return TDM_OK;
     if (status != TDM_OK) {
@@ -369,7 +371,7 @@ static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
                                            struct tdm_objective_found *found, struct tdm_error *err)
 {
-    static const struct tdm_objective_options options = {.quick = true};
+    static const struct tdm_objective_options options = {.quick = true, .fits = true};
     struct contexts c = {.request = *request,
                          .parts = PARTS,
                          .options = &options,

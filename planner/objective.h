@@ -28,6 +28,7 @@ bool tdm_objective_parse(const char *name, enum tdm_objective *objective);
 struct tdm_objective_options {
     double most_seconds; /* maximum of a step; 0: no maximum */
     bool quick;          /* as in tdm_pins */
+    bool fits;           /* of quick: a schedule that fits is enough (TDM_EFFORT_FIT) */
     void *self;
     /* Called for every size tried, in tokens or bytes; may be NULL. */
     void (*tried)(void *self, uint64_t size, bool good);
@@ -47,6 +48,7 @@ enum tdm_effort {
     TDM_EFFORT_FULL,
     TDM_EFFORT_QUICK, /* as in tdm_pins; of several ranks without the last searches */
     TDM_EFFORT_FIRST, /* the same; of several ranks the first schedule that fits is enough */
+    TDM_EFFORT_FIT,   /* the same; and its other choices, which fit, are not compared */
 };
 
 /* The fastest step that fits: of one rank tdm_candidates_search(), of several tdm_team_search().

@@ -445,8 +445,8 @@ static void go_back(struct tdm_relaxation *r, const struct result *result)
 }
 
 /* Where the solution has a part of a slot more than one, either there is one slot, or there are at
- * least two: the smaller bound of both programs is a bound. Where the solver gives up, what it has
- * found so far is. */
+ * least two: the smaller bound of both programs is a bound. Where the solver gives up in the second
+ * one, what it has found so far is. */
 static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct enough *enough,
                                        struct tdm_error *err)
 {
@@ -458,15 +458,17 @@ static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct en
     enum tdm_status status = keep_result(r, &all) ? TDM_OK : no_memory(err);
     if (status == TDM_OK)
         status = solve_slots(r, 1, all.slots.most, enough, err);
-    if (status != TDM_NO_MEMORY)
+    if (status == TDM_OK)
         status = keep_result(r, &more) ? TDM_OK : no_memory(err);
     if (status == TDM_OK) {
         rest.seconds = fmin(more.bound_seconds, enough->seconds);
         status = solve_slots(r, 0, 0, &rest, err);
+        if (r->bound_seconds > more.bound_seconds)
+            go_back(r, &more);
+    } else if (all.centre != NULL) { /* the second part has no bound */
+        go_back(r, &all);
     }
-    if (status != TDM_NO_MEMORY && r->bound_seconds > more.bound_seconds)
-        go_back(r, &more);
-    if (status != TDM_NO_MEMORY && r->bound_seconds < all.bound_seconds)
+    if (all.centre != NULL && r->bound_seconds < all.bound_seconds)
         go_back(r, &all);
     free(all.centre);
     free(more.centre);

@@ -183,8 +183,27 @@ static enum tdm_status read_exchange(struct reading *r, size_t field)
 {
     (void)field;
     r->pins->has_exchange = true;
+    if (strcmp(r->value, "heads+ring") == 0 || strcmp(r->value, "heads+queries") == 0) {
+        tdm_fail(
+            r->err, TDM_USAGE,
+            "%s: \"%s\" is not built: a ring passes one chunk at a time, and ranks that divide "
+            "the heads have several in a round",
+            r->what, r->value);
+        return tdm_hint(r->err, "use heads+gather, or ring or queries without heads");
+    }
     return tdm_exchange_kind_parse(r->value, &r->schedule->exchange) ? TDM_OK
                                                                      : bad(r, TDM_EXCHANGE_NAMES);
+}
+
+static enum tdm_status read_head_ranks(struct reading *r, size_t field)
+{
+    (void)field;
+    uint64_t ranks;
+    enum tdm_status status =
+        tdm_parse_count(r->value, r->what, 2, TDM_MAX_HEAD_RANKS, &ranks, r->err);
+    if (status == TDM_OK)
+        r->schedule->head_ranks = (uint32_t)ranks;
+    return status;
 }
 
 static enum tdm_status read_prefetch(struct reading *r, size_t field)
@@ -449,6 +468,7 @@ static const struct key keys[] = {
     {"documents", read_documents, 0},
     {"deal", read_deal, 0},
     {"exchange", read_exchange, 0},
+    {"exchange.heads", read_head_ranks, 0},
     {"prefetch", read_prefetch, 0},
     {"inputs", read_inputs, 0},
     {"attention", read_attention, 0},

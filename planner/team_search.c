@@ -52,7 +52,8 @@ struct team {
     uint64_t given_chunk_tokens;
     double bound_seconds; /* of schedules with the last chunk size; 0: not known */
     bool quick;           /* try few candidates */
-    bool first;           /* the first that fits is enough */
+    bool first;           /* the first that fits is enough, */
+    bool fits;            /* and its other choices are not compared */
 };
 
 static void drop(struct tdm_objective_found *found)
@@ -146,9 +147,9 @@ static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
 }
 
 /* Simulates a schedule with every choice that is free, and leaves it with the one that is fastest
- * and fits. */
+ * and fits; `first`: with the first that fits. */
 static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                        struct tdm_simulation *simulation, bool *fits,
+                                        bool first, struct tdm_simulation *simulation, bool *fits,
                                         struct tdm_error *err)
 {
     static const struct choice choices[] = {{2, false}, {1, false}, {2, true}, {1, true}};
@@ -156,6 +157,8 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     const struct choice *best = NULL;
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
+        if (first && best != NULL)
+            break;
         struct tdm_simulation each;
         bool fit = false;
         if ((pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots) ||
@@ -183,34 +186,64 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     return status;
 }
 
-/* Is a schedule's exchange tried without being asked for? */
+static uint32_t ranks_of_node(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks_per_node == 0 ? schedule->ranks : schedule->ranks_per_node;
+}
+
+/* The most ranks of a node that can divide the heads, but not all ranks; 0: none. */
+static uint32_t most_head_ranks(const struct tdm_schedule *schedule)
+{
+    const uint32_t near = ranks_of_node(schedule);
+    for (uint32_t ranks = near < TDM_MAX_HEAD_RANKS ? near : TDM_MAX_HEAD_RANKS; ranks > 1; ranks--)
+        if (near % ranks == 0 && ranks < schedule->ranks && schedule->model->kv_heads % ranks == 0)
+            return ranks;
+    return 0;
+}
+
+/* Gives a schedule an exchange, and the ranks that go with it: `head_ranks` if that is not 0. */
+static void set_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
+                         uint32_t head_ranks)
+{
+    schedule->exchange = exchange;
+    schedule->head_ranks = exchange != TDM_EXCHANGE_HEADS_GATHER ? 0
+                           : head_ranks != 0                     ? head_ranks
+                                                                 : most_head_ranks(schedule);
+}
+
+/* Is a schedule's exchange tried without being asked for? Heads are divided by some ranks only
+ * where all cannot, or where the others are in other nodes. */
 static bool is_tried(const struct tdm_schedule *schedule)
 {
+    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
+        return schedule->head_ranks > 0 && (schedule->model->kv_heads % schedule->ranks != 0 ||
+                                            ranks_of_node(schedule) < schedule->ranks);
     return !tdm_schedule_rings(schedule) || schedule->ranks <= MOST_RING_RANKS;
 }
 
 /* Gives a schedule another exchange, with the choices that are best for it, if that is legal, fits,
  * and takes less time than `seconds`. */
 static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                    enum tdm_exchange_kind exchange, double seconds,
+                                    bool first, enum tdm_exchange_kind exchange, double seconds,
                                     struct tdm_simulation *simulation, bool *taken,
                                     struct tdm_error *err)
 {
     const enum tdm_exchange_kind before = schedule->exchange;
+    const uint32_t head_ranks = schedule->head_ranks;
     const struct tdm_rings rings = schedule->rings;
     struct tdm_simulation tried = {0};
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
     bool fits = false;
-    schedule->exchange = exchange;
+    set_exchange(schedule, exchange, 0);
     if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
-        status = simulate_choices(schedule, pins, &tried, &fits, err);
+        status = simulate_choices(schedule, pins, first, &tried, &fits, err);
     *taken = fits && tried.step_seconds < seconds;
     if (*taken) {
         *simulation = tried;
         return status;
     }
-    schedule->exchange = before;
+    set_exchange(schedule, before, head_ranks);
     schedule->rings = rings;
     return status;
 }
@@ -247,6 +280,9 @@ static void divide_chunks(struct tdm_schedule *schedule, uint32_t joined)
 static enum tdm_status try(struct team *team, struct memory memory, enum answer *answer,
                            struct tdm_error *err)
 {
+    /* these take less memory for K and V; a ring the least, but more time */
+    static const enum tdm_exchange_kind smaller[] = {TDM_EXCHANGE_HEADS, TDM_EXCHANGE_HEADS_GATHER,
+                                                     TDM_EXCHANGE_RING};
     struct tdm_objective_found tried = {0};
     bool fits = false;
     *answer = NO_PLAN;
@@ -277,14 +313,14 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
+    set_exchange(schedule, schedule->exchange, schedule->head_ranks);
     if (status == TDM_OK)
-        status = simulate_choices(schedule, &tried.pins, &tried.search.simulation, &fits, err);
-    if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* it takes less for K and V */
-        status = try_exchange(schedule, &tried.pins, TDM_EXCHANGE_HEADS, INFINITY,
-                              &tried.search.simulation, &fits, err);
-    if (status == TDM_OK && !fits && !tried.pins.has_exchange) /* or least, but more time */
-        status = try_exchange(schedule, &tried.pins, TDM_EXCHANGE_RING, INFINITY,
-                              &tried.search.simulation, &fits, err);
+        status = simulate_choices(schedule, &tried.pins, team->fits, &tried.search.simulation,
+                                  &fits, err);
+    for (size_t i = 0; i < sizeof(smaller) / sizeof(smaller[0]) && status == TDM_OK; i++)
+        if (!fits && !tried.pins.has_exchange)
+            status = try_exchange(schedule, &tried.pins, team->fits, smaller[i], INFINITY,
+                                  &tried.search.simulation, &fits, err);
     *answer = fits ? FITS : TOO_LARGE;
     const struct tdm_simulation *best = &team->found->search.simulation;
     if (status != TDM_OK || !fits ||
@@ -428,14 +464,15 @@ static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_excha
                                    double seconds, bool *may, struct tdm_error *err)
 {
     const enum tdm_exchange_kind before = schedule->exchange;
+    const uint32_t head_ranks = schedule->head_ranks;
     struct tdm_simulation tried = {0};
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
     *may = false;
-    schedule->exchange = exchange;
+    set_exchange(schedule, exchange, 0);
     if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
         status = simulate(schedule, &tried, may, err);
-    schedule->exchange = before;
+    set_exchange(schedule, before, head_ranks);
     *may = *may && tried.step_seconds < seconds * (1 + EXCHANGE_SLACK);
     return status;
 }
@@ -451,8 +488,8 @@ static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct
         if (found->schedule->exchange != exchange)
             status = may_be_fast(found->schedule, exchange, simulation->step_seconds, &may, err);
         if (may && status == TDM_OK)
-            status = try_exchange(found->schedule, &found->pins, exchange, simulation->step_seconds,
-                                  simulation, &may, err);
+            status = try_exchange(found->schedule, &found->pins, false, exchange,
+                                  simulation->step_seconds, simulation, &may, err);
     }
     return status;
 }
@@ -491,8 +528,11 @@ enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct 
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err)
 {
-    struct team team = {
-        .request = request, .found = found, .quick = true, .first = effort == TDM_EFFORT_FIRST};
+    struct team team = {.request = request,
+                        .found = found,
+                        .quick = true,
+                        .first = effort == TDM_EFFORT_FIRST || effort == TDM_EFFORT_FIT,
+                        .fits = effort == TDM_EFFORT_FIT};
     struct tdm_schedule *schedule;
     struct tdm_pins pins;
     *found = (struct tdm_objective_found){0};
@@ -511,7 +551,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
         status = search_sizes(&team, pinned, err);
     if (status == TDM_OK && found->schedule != NULL && effort == TDM_EFFORT_FULL)
         status = search_fully(&team, err);
-    if (status == TDM_OK && found->schedule != NULL)
+    if (status == TDM_OK && found->schedule != NULL && !team.fits)
         status = choose_exchange(found, err);
     if (status == TDM_OK && found->schedule != NULL)
         set_bound(found, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);

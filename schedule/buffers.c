@@ -37,12 +37,12 @@ static void declare_residents(struct tdm_builder *b)
                                              TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
-/* If ranks divide the heads of attention: a rank's heads of all chunks of a round, and the pages of
- * all heads of its own chunk. Of the latter there are two, so that one is copied or exchanged while
- * the next is made. */
+/* If ranks divide the heads of attention: a rank's heads of its set's chunks of a round, and the
+ * pages of all heads of its own chunk. Of the latter there are two, so that one is copied or
+ * exchanged while the next is made. */
 static void declare_heads(struct tdm_builder *b)
 {
-    const uint32_t ranks = b->program->ranks;
+    const uint32_t ranks = tdm_schedule_head_parts(b->schedule);
     const struct {
         enum tdm_content content;
         uint32_t slots;

@@ -80,6 +80,8 @@ static uint64_t chunk_part(const struct tdm_program *program, const struct tdm_a
 static void team_cost(const struct tdm_program *program, struct tdm_op *op)
 {
     const uint64_t size = tdm_dtype_bytes(program->schedule->dtypes.weights);
+    const uint32_t parts = tdm_schedule_head_parts(program->schedule);
+    const uint32_t sets = program->ranks / parts;
     uint64_t own, part;
     switch (op->kind) {
     case TDM_OP_GATHER:
@@ -87,13 +89,17 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
         op->fetched_bytes =
             operand_bytes(op, TDM_GATHER_BELOW) + operand_bytes(op, TDM_GATHER_ABOVE) +
             operand_bytes(op, TDM_GATHER_BELOW_MEANS) + operand_bytes(op, TDM_GATHER_ABOVE_MEANS);
-        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
+        op->sent_bytes = tdm_size_mul(own, sets - 1);
         break;
     case TDM_OP_REDUCE:
         own = operand_bytes(op, TDM_REDUCE_OWN);
-        if (own > 0)
-            op->fetched_bytes = tdm_size_mul(
-                own, tdm_shares(program, op->layer, op->access[TDM_REDUCE_OWN].before.chunk) - 1);
+        for (uint32_t i = 0; own > 0 && i < op->access[TDM_REDUCE_OWN].slots; i++) {
+            const uint32_t chunk = op->access[TDM_REDUCE_OWN].after.chunk + i;
+            op->fetched_bytes =
+                tdm_size_add(op->fetched_bytes,
+                             tdm_size_mul(tdm_chunks_bytes(program, TDM_DKVPAGES, chunk, chunk + 1),
+                                          tdm_shares(program, op->layer, chunk) - 1));
+        }
         op->sent_bytes = operand_bytes(op, TDM_REDUCE_BELOW) + operand_bytes(op, TDM_REDUCE_ABOVE);
         break;
     case TDM_OP_REDUCE_ALL: /* shares of the other ranks' slices, then sums of one's own */
@@ -114,8 +120,9 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
                   ? 0
                   : chunk_part(program, &op->access[TDM_ALL_TO_ALL_CHUNK],
                                &op->access[TDM_ALL_TO_ALL_HEADS]);
+        op->in_node = program->schedule->ranks_per_node % parts == 0;
         op->fetched_bytes = operand_bytes(op, TDM_ALL_TO_ALL_HEADS) - own;
-        op->sent_bytes = tdm_size_mul(own, program->ranks - 1);
+        op->sent_bytes = tdm_size_mul(own, parts - 1);
         if (op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ) { /* the other way */
             own = op->sent_bytes;
             op->sent_bytes = op->fetched_bytes;
@@ -144,7 +151,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->keys = 0;
     op->pairs = 0;
     op->head_dim = 0;
-    op->gathers = op->by_lists = op->visits = false;
+    op->in_node = op->gathers = op->by_lists = op->visits = false;
     op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
@@ -312,7 +319,10 @@ uint64_t tdm_op_link_bytes(const struct tdm_op *op)
 
 static double link_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
 {
-    return (double)tdm_op_link_bytes(op) / tdm_link_rate(&machine->topology, op->link, 0);
+    const double rate = op->in_node && machine->node_rate > 0
+                            ? machine->node_rate
+                            : tdm_link_rate(&machine->topology, op->link, 0);
+    return (double)tdm_op_link_bytes(op) / rate;
 }
 
 /* The share of the rate of dense attention that an attention of a special kind reaches; TDM_RATES:

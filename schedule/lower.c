@@ -137,9 +137,9 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
         alloc_held(l, body->group, layer);
     } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
-    } else if (tdm_ranks_divide_heads(l->program) || tdm_ranks_ring(l->program)) {
-        tdm_low_alloc(l, l->layout->dkv[layer]); /* other ranks may add first */
     }
+    if (body->pass == TDM_PASS_BACKWARD && tdm_low_ranks_add_first(l))
+        tdm_low_alloc(l, l->layout->dkv[layer]);
     if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
         tdm_low_alloc_work(l, TDM_PARTED);
@@ -342,6 +342,8 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
     if (body->kind == TDM_BODY_KV || body->kind == TDM_BODY_FORWARD)
         tdm_low_exchange_kv(l, body);
     tdm_low_attention_of_others(l, body);
+    if (body->kind == TDM_BODY_BACKWARD_KV && tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_dkv(l, body);
     if (body->kind != TDM_BODY_BACKWARD)
         return;
     if (tdm_ranks_divide_heads(l->program))
@@ -350,8 +352,7 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_queries_attention_grad(l, body, NULL);
     else if (tdm_ranks_ring(l->program))
         tdm_low_ring_attention_grad(l, body, NULL);
-    else
-        tdm_low_reduce(l, body);
+    tdm_low_reduce(l, body);
 }
 
 static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
@@ -389,7 +390,6 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         break;
     case TDM_BODY_KV:
         tdm_low_visit(l, body, body->layer);
-        tdm_low_stream_body(l, body);
         tdm_low_kv_body(l, pending);
         break;
     case TDM_BODY_HEAD:
@@ -429,8 +429,9 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 static void leave_queue(struct tdm_lowering *l)
 {
     struct tdm_pending pending = l->queue[l->queue_first];
-    l->queue_first = (l->queue_first + 1) % MAX_QUEUE;
+    l->queue_first = (l->queue_first + 1) % TDM_MOST_QUEUED;
     l->queue_count--;
+    l->queue_chunks -= pending.runs_ahead;
     run_body(l, &pending);
 }
 
@@ -441,12 +442,21 @@ static bool overtakes(const struct tdm_lowering *l, const struct tdm_body *body)
     if (body->kind != TDM_BODY_KV && body->kind != TDM_BODY_BACKWARD)
         return false;
     for (uint32_t i = 0; i < l->queue_count; i++) {
-        const struct tdm_body *earlier = &l->queue[(l->queue_first + i) % MAX_QUEUE].body;
+        const struct tdm_body *earlier = &l->queue[(l->queue_first + i) % TDM_MOST_QUEUED].body;
         if (earlier->kind == TDM_BODY_FORWARD && earlier->layer + 1 == body->layer &&
             earlier->chunk == body->chunk)
             return tdm_low_is_far(l, tdm_low_stored_x(l, body).buffer);
     }
     return false;
+}
+
+/* Does a pending body fetch for its chunk? */
+static bool fetches(const struct tdm_pending *pending)
+{
+    bool any = pending->fetched_x.buffer != TDM_NONE;
+    for (int store = 0; store < TDM_STORES; store++)
+        any = any || pending->fetched[store].buffer != TDM_NONE;
+    return any;
 }
 
 static enum tdm_status take_body(void *self, const struct tdm_body *body, struct tdm_error *err)
@@ -455,7 +465,8 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     (void)err; /* the sink fills it: it is l->err */
     /* the queue is empty when a phase begins or ends: its rings must be allocated before a fetch */
     bool phase = body->kind == TDM_BODY_PHASE_BEGIN || body->kind == TDM_BODY_PHASE_END;
-    while (l->queue_count > (phase ? 0 : l->depth) || overtakes(l, body))
+    while (l->queue_count > 0 && (phase || l->queue_chunks > l->depth ||
+                                  l->queue_count == TDM_MOST_QUEUED || overtakes(l, body)))
         leave_queue(l);
     struct tdm_pending pending = {.body = *body};
     if (phase) {
@@ -466,8 +477,10 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     if (tdm_body_is_of_layer(body->kind) && !body->absent)
         read = tdm_low_reads_of_body(l, body, &made);
     tdm_low_fetch(l, &pending, read, made);
-    l->queue[(l->queue_first + l->queue_count) % MAX_QUEUE] = pending;
+    pending.runs_ahead = tdm_body_runs_ahead(body->kind, body->chunk, fetches(&pending));
+    l->queue[(l->queue_first + l->queue_count) % TDM_MOST_QUEUED] = pending;
     l->queue_count++;
+    l->queue_chunks += pending.runs_ahead;
     return l->status;
 }
 

@@ -112,7 +112,8 @@ void tdm_low_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, first);
     struct tdm_tag after = tdm_low_share_tag(l, TDM_DKVPAGES, layer, first, chunk);
-    if (tdm_ranks_divide_heads(l->program)) /* the chunks of all ranks add to it */
+    if (tdm_ranks_divide_heads(l->program) && !tdm_ranks_gather(l->program))
+        /* the chunks of all ranks add to it */
         after = tdm_low_sum_tag(TDM_DKVPAGES, layer, first, chunk);
     struct tdm_tag before = after;
     before.contributor = tdm_kv_sum_before(l->program, chunk);
@@ -288,8 +289,7 @@ static void backward_to_attention(struct tdm_lowering *l, const struct tdm_pendi
     uint32_t layer = body->layer, chunk = body->chunk;
 
     if (tdm_sum_opens(l->program, chunk) && tdm_low_layer_major(l)) {
-        if (l->program->ranks == 1 ||
-            tdm_ranks_gather(l->program)) /* else the layer has begun it */
+        if (l->program->ranks == 1 || !tdm_low_ranks_add_first(l)) /* else the layer has begun it */
             tdm_low_alloc(l, l->layout->dkv[layer]);
         if (!tdm_low_gradient_came_on(l, layer))
             tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
@@ -350,5 +350,7 @@ void tdm_low_backward_kv_body(struct tdm_lowering *l, const struct tdm_pending *
     struct tdm_values v;
     tdm_low_values_begin(l, pending, &v);
     tdm_low_values_make(l, &v);
+    if (tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_dkv(l, &pending->body);
     backward_from_kv(l, &pending->body, &v);
 }

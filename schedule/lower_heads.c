@@ -31,10 +31,17 @@ enum tdm_content tdm_low_attended(const struct tdm_lowering *l, enum tdm_content
     }
 }
 
-/* Chunks of a round. */
+/* Chunks of a round that exchange heads, and those of them whose heads the rank has: of its set. */
 struct some {
     uint32_t first, end;
+    struct tdm_set_chunks set;
 };
+
+static struct some some_of(const struct tdm_lowering *l, uint32_t first, uint32_t end)
+{
+    const uint32_t set = tdm_rank_set(l->program, l->program->rank);
+    return (struct some){first, end, tdm_round_set(l->program, first, end, set)};
+}
 
 /* Has the rank a chunk among them? */
 static bool has_own(const struct tdm_body *body, struct some chunks)
@@ -58,9 +65,11 @@ static void begin(struct tdm_lowering *l, const struct tdm_body *body, struct so
 static void end(struct tdm_lowering *l, const struct tdm_body *body, struct some chunks,
                 enum tdm_mode mode, struct tdm_ref at, struct tdm_tag heads)
 {
-    tdm_low_access(l, TDM_ALL_TO_ALL_HEADS, at, chunks.end - chunks.first, mode, 0,
-                   mode == TDM_READ ? heads : tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), heads,
-                   tdm_chunks_bytes(l->program, heads.content, chunks.first, chunks.end));
+    const struct tdm_set_chunks set = chunks.set;
+    if (set.first < set.end)
+        tdm_low_access(l, TDM_ALL_TO_ALL_HEADS, at, set.end - set.first, mode, 0,
+                       mode == TDM_READ ? heads : tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), heads,
+                       tdm_chunks_bytes(l->program, heads.content, set.first, set.end));
     if (has_own(body, chunks))
         tdm_low_access(
             l, TDM_ALL_TO_ALL_PARTED, tdm_low_work(l, TDM_PARTED), 1, TDM_WRITE, 0,
@@ -78,7 +87,7 @@ static void spread(struct tdm_lowering *l, const struct tdm_body *body, struct s
     tdm_low_alloc_work(l, heads);
     begin(l, body, chunks, TDM_READ, own, whole);
     end(l, body, chunks, TDM_WRITE, tdm_low_work(l, heads),
-        tdm_low_tag(heads, body->layer, chunks.first));
+        tdm_low_tag(heads, body->layer, chunks.set.first));
 }
 
 /* And back. The workspace is released. */
@@ -88,7 +97,7 @@ static void collect(struct tdm_lowering *l, const struct tdm_body *body, struct 
     const enum tdm_content heads = tdm_low_attended(l, whole);
     begin(l, body, chunks, TDM_WRITE, own, whole);
     end(l, body, chunks, TDM_READ, tdm_low_work(l, heads),
-        tdm_low_tag(heads, body->layer, chunks.first));
+        tdm_low_tag(heads, body->layer, chunks.set.first));
     tdm_low_release_work(l, heads);
 }
 
@@ -96,7 +105,7 @@ static void collect(struct tdm_lowering *l, const struct tdm_body *body, struct 
 static struct tdm_ref part_of(const struct tdm_lowering *l, enum tdm_content whole,
                               struct some chunks, uint32_t chunk)
 {
-    return (struct tdm_ref){l->layout->work[tdm_low_attended(l, whole)], chunk - chunks.first};
+    return (struct tdm_ref){l->layout->work[tdm_low_attended(l, whole)], chunk - chunks.set.first};
 }
 
 struct tdm_ref tdm_low_own_kv(const struct tdm_lowering *l, const struct tdm_body *body)
@@ -108,28 +117,40 @@ struct tdm_ref tdm_low_own_kv(const struct tdm_lowering *l, const struct tdm_bod
 void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
                       uint32_t end_chunk)
 {
-    const struct some chunks = {first, end_chunk};
+    const struct some chunks = some_of(l, first, end_chunk);
     const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
     begin(l, body, chunks, TDM_READ, tdm_low_own_kv(l, body), TDM_OWN_KVPAGES);
-    end(l, body, chunks, TDM_WRITE, tdm_low_kv_ref(l, body, row, first),
-        tdm_low_tag(TDM_KVPAGES, body->layer, first));
+    end(l, body, chunks, TDM_WRITE, tdm_low_kv_ref(l, body, row, chunks.set.first),
+        tdm_low_tag(TDM_KVPAGES, body->layer, chunks.set.first));
 }
 
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output)
 {
-    const struct some chunks = {tdm_round_first(l->program, body->chunk),
-                                tdm_low_attention_end(l, body)};
+    const struct some chunks =
+        some_of(l, tdm_round_first(l->program, body->chunk), tdm_low_attention_end(l, body));
     struct tdm_body other = *body;
     if (chunks.first == chunks.end)
         return;
     spread(l, body, chunks, q, TDM_Q);
     tdm_low_alloc_work(l, TDM_HEADS_OUT);
-    for (other.chunk = chunks.first; other.chunk < chunks.end; other.chunk++)
+    for (other.chunk = chunks.set.first; other.chunk < chunks.set.end; other.chunk++)
         tdm_low_attention(l, &other, part_of(l, TDM_Q, chunks, other.chunk),
                           part_of(l, TDM_ATTENTION_OUT, chunks, other.chunk), tdm_nowhere);
     tdm_low_release_work(l, TDM_HEADS_Q);
     collect(l, body, chunks, output, TDM_ATTENTION_OUT);
+}
+
+void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct some chunks = some_of(l, tdm_round_first(l->program, body->chunk),
+                                       tdm_round_end(l->program, body->chunk));
+    const uint32_t row = tdm_low_seen_dkv(l, body->layer);
+    if (!body->absent)
+        tdm_low_alloc_work(l, TDM_OWN_DKVPAGES);
+    begin(l, body, chunks, TDM_WRITE, tdm_low_work(l, TDM_OWN_DKVPAGES), TDM_OWN_DKVPAGES);
+    end(l, body, chunks, TDM_READ, tdm_low_kv_ref(l, body, row, chunks.set.first),
+        tdm_low_sum_tag(TDM_DKVPAGES, body->layer, chunks.set.first, TDM_ITSELF));
 }
 
 void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
@@ -137,9 +158,8 @@ void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body 
 {
     static const struct tdm_attention_refs none = {
         {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}};
-    const struct some chunks = {tdm_round_first(l->program, body->chunk),
-                                tdm_round_end(l->program, body->chunk)};
-    const uint32_t row = tdm_low_seen_dkv(l, body->layer);
+    const struct some chunks = some_of(l, tdm_round_first(l->program, body->chunk),
+                                       tdm_round_end(l->program, body->chunk));
     struct tdm_body other = *body;
     if (own == NULL)
         own = &none;
@@ -147,7 +167,7 @@ void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body 
     spread(l, body, chunks, own->out, TDM_ATTENTION_OUT);
     spread(l, body, chunks, own->d_out, TDM_DATTENTION);
     tdm_low_alloc_work(l, TDM_HEADS_DQ);
-    for (other.chunk = chunks.end; other.chunk-- > chunks.first;) {
+    for (other.chunk = chunks.set.end; other.chunk-- > chunks.set.first;) {
         const struct tdm_attention_refs refs = {
             .q = part_of(l, TDM_Q, chunks, other.chunk),
             .out = part_of(l, TDM_ATTENTION_OUT, chunks, other.chunk),
@@ -161,9 +181,6 @@ void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body 
     tdm_low_release_work(l, TDM_HEADS_OUT);
     tdm_low_release_work(l, TDM_HEADS_DOUT);
     collect(l, body, chunks, own->d_q, TDM_DQ);
-    if (!body->absent)
-        tdm_low_alloc_work(l, TDM_OWN_DKVPAGES);
-    begin(l, body, chunks, TDM_WRITE, tdm_low_work(l, TDM_OWN_DKVPAGES), TDM_OWN_DKVPAGES);
-    end(l, body, chunks, TDM_READ, tdm_low_kv_ref(l, body, row, chunks.first),
-        tdm_low_sum_tag(TDM_DKVPAGES, body->layer, chunks.first, TDM_ITSELF));
+    if (!tdm_ranks_gather(l->program)) /* else the other sets have shares of dK and dV */
+        tdm_low_heads_dkv(l, body);
 }

@@ -15,9 +15,6 @@
 #include "schedule/nest.h"
 #include "schedule/ranks.h"
 
-/* Capacity of the queue of bodies; larger than any prefetch. */
-#define MAX_QUEUE 32u
-
 /* A set of contents as a mask. */
 #define TDM_BIT(content) ((uint64_t)1 << (content))
 
@@ -30,6 +27,7 @@ struct tdm_attention_refs {
 struct tdm_pending {
     struct tdm_body body;
     struct tdm_ref fetched_x, fetched[TDM_STORES];
+    bool runs_ahead; /* counts in queue_chunks */
 };
 
 /* Contents of the ring of weights. Visits are in the order of the layout's list; some are fetched
@@ -64,9 +62,9 @@ struct tdm_lowering {
     uint64_t op_count;
     struct tdm_op op; /* under construction */
 
-    struct tdm_pending queue[MAX_QUEUE];
-    uint32_t queue_first, queue_count, depth;
-    uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
+    struct tdm_pending queue[TDM_MOST_QUEUED];
+    uint32_t queue_first, queue_count, queue_chunks, depth; /* queue_chunks: bodies of chunks */
+    uint32_t next_fetched_x, next_stashed_x;                /* slots of the staging rings */
     uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
     struct tdm_weight_ring ring;
     uint32_t kv_row; /* next of the rows that stage K and V */
@@ -304,6 +302,10 @@ uint32_t tdm_low_attention_end(const struct tdm_lowering *l, const struct tdm_bo
 void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body);
 
+/* May other ranks' chunks add to this rank's sums of dK and dV before its own do? Then the sums
+ * begin with the layer's backward. */
+bool tdm_low_ranks_add_first(const struct tdm_lowering *l);
+
 /* Sums the shares of the gradient of a body's unit over the ranks; and their sums of squares. */
 void tdm_low_reduce_gradient(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_reduce_norm(struct tdm_lowering *l, const struct tdm_body *body);
@@ -325,6 +327,10 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
  * whose chunk needs none. `q`, `output`: of the rank's own chunk, if its body makes it. */
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output);
+
+/* Gives each rank of a set dK and dV of its own chunk of a round, of which the ranks have the sums
+ * of their heads. */
+void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* The gradient of attention of all chunks of a body's round. `own` are the operands of the rank's
  * own chunk; NULL if it has none in the round. Allocates the workspace of its dK and dV. */

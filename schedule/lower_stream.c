@@ -241,7 +241,8 @@ static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
 }
 
 /* A fetch waits until the old contents of its slot are home, and blocks the lane of fetches until
- * then. So contents are fetched one by one, spread over the bodies before the next update. */
+ * then. So contents are fetched one by one, spread over the bodies before the next update; not over
+ * those that make K and V alone, which take little time. */
 void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_state_ring *ring = &l->states;

@@ -60,12 +60,19 @@ uint32_t tdm_low_attention_end(const struct tdm_lowering *l, const struct tdm_bo
     return other.chunk;
 }
 
-/* Chunks of a round: `own`, before which and after which the others are. */
+/* Chunks of a round: those of the rank's set, and the others before and after them. */
 struct round_chunks {
     uint32_t first, own, after, end;
 };
 
-/* The rank's own chunk of a row, and those of the others, as three operands from `operand` on. */
+static struct round_chunks chunks_of(const struct tdm_lowering *l, uint32_t first, uint32_t end)
+{
+    const struct tdm_set_chunks own =
+        tdm_round_set(l->program, first, end, tdm_rank_set(l->program, l->program->rank));
+    return (struct round_chunks){first, own.first, own.end, end};
+}
+
+/* The own chunks of a row, and those of the others, as three operands from `operand` on. */
 static void gather_row(struct tdm_lowering *l, const struct tdm_body *body, uint32_t operand,
                        uint32_t row, struct round_chunks chunks, enum tdm_content content)
 {
@@ -79,10 +86,7 @@ static void gather_row(struct tdm_lowering *l, const struct tdm_body *body, uint
 static void gather(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
                    uint32_t end)
 {
-    const uint32_t own = tdm_round_own(l->program, body->chunk);
-    struct round_chunks chunks = {first, own, own + 1, end};
-    if (own >= end) /* it has none, or its own is not made */
-        chunks.own = chunks.after = end;
+    const struct round_chunks chunks = chunks_of(l, first, end);
     tdm_low_round_begin(l, body, TDM_OP_GATHER, first, end);
     gather_row(l, body, TDM_GATHER_OWN, tdm_low_kv_row(l, body->layer, body->pass), chunks,
                TDM_KVPAGES);
@@ -96,10 +100,10 @@ void tdm_low_exchange_kv(struct tdm_lowering *l, const struct tdm_body *body)
 {
     const uint32_t first = tdm_round_first(l->program, body->chunk);
     const uint32_t end = l->program->ranks > 1 ? made_end(l, body) : first;
+    if (first < end && tdm_ranks_divide_heads(l->program))
+        tdm_low_heads_kv(l, body, first, end);
     if (first < end && tdm_ranks_gather(l->program))
         gather(l, body, first, end);
-    else if (first < end && tdm_ranks_divide_heads(l->program))
-        tdm_low_heads_kv(l, body, first, end);
 }
 
 /* Reads the rank's shares of chunks [first, end), to which its chunk `last` was the last to add if
@@ -117,23 +121,31 @@ static void reads_shares(struct tdm_lowering *l, uint32_t operand, const struct 
                        share, share);
 }
 
+bool tdm_low_ranks_add_first(const struct tdm_lowering *l)
+{
+    return tdm_ranks_divide_heads(l->program) || tdm_ranks_ring(l->program);
+}
+
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
 {
     const uint32_t first = tdm_round_first(l->program, body->chunk);
     const uint32_t end = tdm_round_end(l->program, body->chunk);
-    const uint32_t own = tdm_round_own(l->program, body->chunk);
+    const struct round_chunks chunks = chunks_of(l, first, end);
     if (!tdm_ranks_gather(l->program))
         return;
     tdm_low_round_begin(l, body, TDM_OP_REDUCE, first, end);
-    if (own != TDM_NONE) {
-        struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, own, own);
-        struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, body->layer, own, own);
-        tdm_low_chunks(l, TDM_REDUCE_OWN, body, tdm_low_seen_dkv(l, body->layer), own, own + 1,
-                       TDM_ACCUMULATE, share, sum);
-        reads_shares(l, TDM_REDUCE_BELOW, body, first, own, own);
-        reads_shares(l, TDM_REDUCE_ABOVE, body, own + 1, end, tdm_sum_before(l->program, own));
+    if (chunks.own < chunks.after) {
+        const uint32_t row = tdm_low_seen_dkv(l, body->layer), last = chunks.after - 1;
+        const uint32_t by = tdm_ranks_divide_heads(l->program) ? TDM_ITSELF : chunks.own;
+        struct tdm_tag share = tdm_low_share_tag(l, TDM_DKVPAGES, body->layer, chunks.own, by);
+        struct tdm_tag sum = tdm_low_sum_tag(TDM_DKVPAGES, body->layer, chunks.own, by);
+        tdm_low_chunks(l, TDM_REDUCE_OWN, body, row, chunks.own, chunks.after, TDM_ACCUMULATE,
+                       share, sum);
+        reads_shares(l, TDM_REDUCE_BELOW, body, first, chunks.own, chunks.own);
+        reads_shares(l, TDM_REDUCE_ABOVE, body, chunks.after, end,
+                     tdm_kv_sum_before(l->program, last));
     } else {
-        reads_shares(l, TDM_REDUCE_BELOW, body, first, end, tdm_rank_next(l->program, end));
+        reads_shares(l, TDM_REDUCE_BELOW, body, first, end, tdm_set_next(l->program, end));
     }
     tdm_low_op_end(l);
 }

@@ -56,6 +56,16 @@ struct tdm_body {
     bool absent;
 };
 
+/* Most bodies whose fetches were emitted and that have not run; more than any prefetch. */
+#define TDM_MOST_QUEUED 32u
+
+/* Does a body count among those whose fetches run ahead? Bodies without a chunk, and K and V that
+ * are made from nothing that is fetched, take no slot. */
+static inline bool tdm_body_runs_ahead(enum tdm_body_kind kind, uint32_t chunk, bool fetches)
+{
+    return chunk != UINT32_MAX && (fetches || kind != TDM_BODY_KV);
+}
+
 typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *body,
                                             struct tdm_error *err);
 

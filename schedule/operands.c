@@ -296,13 +296,25 @@ static uint32_t added_before(const struct step *step, uint32_t chunk)
 /* Do ranks divide the heads of attention? */
 static bool divides_heads(const struct step *step)
 {
-    return step->program->ranks > 1 && step->program->schedule->exchange == TDM_EXCHANGE_HEADS;
+    const enum tdm_exchange_kind exchange = step->program->schedule->exchange;
+    return step->program->ranks > 1 &&
+           (exchange == TDM_EXCHANGE_HEADS || exchange == TDM_EXCHANGE_HEADS_GATHER);
 }
 
-/* The chunk that adds to dK and dV of earlier chunks just before `chunk` does. A rank that has all
- * heads, or heads of all chunks: the next one of those that it runs. */
+/* The chunk that adds to dK and dV of earlier chunks just before `chunk` does: the next one of
+ * those that the rank runs. It has all heads of its own chunks, or heads of all, or of those of the
+ * ranks in its row. */
 static uint32_t kv_added_before(const struct step *step, uint32_t chunk)
 {
+    const struct tdm_chunk *chunks = step->program->chunks;
+    const uint32_t row = step->program->schedule->head_ranks;
+    if (step->program->ranks > 1 &&
+        step->program->schedule->exchange == TDM_EXCHANGE_HEADS_GATHER) {
+        for (uint32_t later = chunk + 1; later < step->program->chunk_count; later++)
+            if (chunks[later].rank / row == chunks[chunk].rank / row)
+                return later;
+        return step->program->chunk_count;
+    }
     return divides_heads(step) ? chunk + 1 : added_before(step, chunk);
 }
 
@@ -490,7 +502,8 @@ static void turn_rows(const struct step *step, const struct tdm_op *op, bool fir
 static bool adds_to_share(const struct step *step, enum sum sum)
 {
     bool of_kv = sum == OPENS || sum == JOINS;
-    return sum == NOT_YET || sum == CHUNKS || sum == TILES || (of_kv && !divides_heads(step));
+    const bool all = step->program->schedule->exchange == TDM_EXCHANGE_HEADS;
+    return sum == NOT_YET || sum == CHUNKS || sum == TILES || (of_kv && !all);
 }
 
 /* The access that a rule asks for, without buffer, slot and bytes. */

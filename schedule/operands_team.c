@@ -24,6 +24,7 @@ struct team_step {
     const struct tdm_op *op;
     uint32_t first, end; /* chunks of the op's round */
     uint32_t own;        /* the rank's; `end` if it has none */
+    uint32_t row;        /* ranks in a row that divide the heads, or 1 */
 };
 
 static uint32_t share_number(const struct tdm_program *program)
@@ -69,6 +70,24 @@ static enum tdm_status check_due(const struct team_step *s, uint32_t operand, co
     return TDM_OK;
 }
 
+/* Has the rank heads of a chunk: is the chunk of a rank in its row? */
+static bool is_of_row(const struct team_step *s, uint32_t chunk)
+{
+    return s->program->chunks[chunk].rank / s->row == s->program->rank / s->row;
+}
+
+/* The chunks among [first, end) of which the rank has heads: [*from, *to), in a row. */
+static void row_chunks(const struct team_step *s, uint32_t first, uint32_t end, uint32_t *from,
+                       uint32_t *to)
+{
+    *from = *to = end;
+    for (uint32_t chunk = end; chunk-- > first;)
+        if (is_of_row(s, chunk)) {
+            *to = *from == end ? chunk + 1 : *to;
+            *from = chunk;
+        }
+}
+
 /* The chunks of a gather may end inside the round: later ones need no K and V in this sweep. Page
  * means are for the votes of the first forward. */
 static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
@@ -85,26 +104,27 @@ static enum tdm_status check_gather(struct team_step *s, struct tdm_error *err)
         tokens += s->program->chunks[end++].tokens;
     if (tokens != s->op->tokens || tokens == 0)
         return malformed(s->op, "has other tokens than chunks of its round", err);
-    const uint32_t own = s->own < end ? s->own : end;
+    uint32_t own, after;
+    row_chunks(s, s->first, end, &own, &after);
     const struct due due[TDM_GATHER_OPERANDS] = {
-        [TDM_GATHER_OWN] = {own, own < end ? own + 1 : own, TDM_READ, pages, pages},
+        [TDM_GATHER_OWN] = {own, after, TDM_READ, pages, pages},
         [TDM_GATHER_BELOW] = {s->first, own, TDM_WRITE, empty, pages},
-        [TDM_GATHER_ABOVE] = {own + 1, end, TDM_WRITE, empty, pages},
-        [TDM_GATHER_OWN_MEANS] = {own, voted && own < end ? own + 1 : own, TDM_READ, means, means},
+        [TDM_GATHER_ABOVE] = {after, end, TDM_WRITE, empty, pages},
+        [TDM_GATHER_OWN_MEANS] = {own, voted ? after : own, TDM_READ, means, means},
         [TDM_GATHER_BELOW_MEANS] = {s->first, voted ? own : s->first, TDM_WRITE, empty, means},
-        [TDM_GATHER_ABOVE_MEANS] = {own + 1, voted ? end : own + 1, TDM_WRITE, empty, means}};
+        [TDM_GATHER_ABOVE_MEANS] = {after, voted ? end : after, TDM_WRITE, empty, means}};
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < TDM_GATHER_OPERANDS && status == TDM_OK; i++)
         status = check_due(s, i, &due[i], err);
     return status;
 }
 
-/* The rank's next chunk of a sequence, from a chunk on; TDM_NONE if there is none. */
+/* The next chunk of a sequence that the rank runs, from a chunk on; TDM_NONE if there is none. */
 static uint32_t next_own(const struct team_step *s, uint32_t chunk, uint32_t sequence)
 {
     const struct tdm_chunk *chunks = s->program->chunks;
     for (; chunk < s->program->chunk_count && chunks[chunk].sequence == sequence; chunk++)
-        if (chunks[chunk].rank == s->program->rank)
+        if (is_of_row(s, chunk))
             return chunk;
     return TDM_NONE;
 }
@@ -118,7 +138,7 @@ static struct due shares_of(const struct team_step *s, uint32_t first, uint32_t 
     struct due due = {.first = end, .end = end, .mode = TDM_READ};
     uint32_t last = first < end ? next_own(s, end, chunks[first].sequence) : TDM_NONE;
     for (uint32_t chunk = end; chunk-- > first;) {
-        last = chunks[chunk].rank == s->program->rank ? chunk : last;
+        last = is_of_row(s, chunk) ? chunk : last;
         if (last == TDM_NONE || tdm_operands_first_seen(s->program, s->op->layer, last) > chunk)
             continue;
         due.first = chunk;
@@ -130,8 +150,11 @@ static struct due shares_of(const struct team_step *s, uint32_t first, uint32_t 
 
 static enum tdm_status check_reduce(struct team_step *s, struct tdm_error *err)
 {
-    const uint32_t own = s->own;
-    const struct tdm_tag sum = {TDM_DKVPAGES, s->op->layer, TDM_NONE, own, 0};
+    uint32_t own, after;
+    row_chunks(s, s->first, s->end, &own, &after);
+    /* each chunk was the last that its row added to it */
+    const struct tdm_tag sum = {TDM_DKVPAGES, s->op->layer, TDM_NONE, s->row > 1 ? TDM_ITSELF : own,
+                                0};
     struct tdm_tag share = sum;
     uint64_t tokens = 0;
     share.share = share_number(s->program);
@@ -140,9 +163,9 @@ static enum tdm_status check_reduce(struct team_step *s, struct tdm_error *err)
     if (tokens != s->op->tokens)
         return malformed(s->op, "has other tokens than its round", err);
     struct due due[TDM_REDUCE_OPERANDS] = {
-        [TDM_REDUCE_OWN] = {own, own < s->end ? own + 1 : own, TDM_ACCUMULATE, share, sum},
+        [TDM_REDUCE_OWN] = {own, after, TDM_ACCUMULATE, share, sum},
         [TDM_REDUCE_BELOW] = shares_of(s, s->first, own),
-        [TDM_REDUCE_ABOVE] = shares_of(s, own < s->end ? own + 1 : s->end, s->end)};
+        [TDM_REDUCE_ABOVE] = shares_of(s, after, s->end)};
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < TDM_REDUCE_OPERANDS && status == TDM_OK; i++)
         status = check_due(s, i, &due[i], err);
@@ -175,9 +198,18 @@ static enum tdm_status check_parted(const struct team_step *s, enum tdm_content 
         return TDM_OK;
     uint64_t part = tdm_content_bytes(program->schedule, heads, 0, program->chunks[own].tokens);
     if (access->mode != TDM_WRITE || access->slots != 1 || access->part != 0 ||
-        access->bytes != (program->ranks - 1) * part || !tdm_tag_same(access->after, parted))
+        access->bytes != (s->row - 1) * part || !tdm_tag_same(access->after, parted))
         return malformed(s->op, "has no right workspace for heads on their way", err);
     return TDM_OK;
+}
+
+/* Has an op no operand? */
+static bool has_none(const struct tdm_op *op)
+{
+    for (uint32_t i = 0; i < op->access_count; i++)
+        if (op->access[i].buffer != TDM_NONE)
+            return false;
+    return true;
 }
 
 /* The first chunks of a round exchange heads, or all. Sums of dK and dV are complete: each chunk
@@ -192,13 +224,18 @@ static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *e
         tokens += s->program->chunks[end++].tokens;
     if (tokens != s->op->tokens || tokens == 0)
         return malformed(s->op, "has other tokens than chunks of its round", err);
+    uint32_t from, to;
+    row_chunks(s, s->first, end, &from, &to);
     const struct exchange_rule *rule = NULL;
     for (size_t i = 0; i < sizeof(exchange_rules) / sizeof(exchange_rules[0]); i++)
         if (s->op->access_count > TDM_ALL_TO_ALL_HEADS &&
             heads->after.content == exchange_rules[i].heads &&
             (heads->mode == TDM_READ) == exchange_rules[i].back)
             rule = &exchange_rules[i];
-    if (rule == NULL || s->program->schedule->exchange != TDM_EXCHANGE_HEADS)
+    if (s->row > 1 && from == to) /* the rank has no heads of them */
+        return has_none(s->op) ? TDM_OK
+                               : malformed(s->op, "has an operand that it must not have", err);
+    if (rule == NULL || s->row == 1)
         return malformed(s->op, "exchanges what ranks do not divide by heads", err);
     const bool sum = rule->heads == TDM_DKVPAGES;
     const struct tdm_tag whole = {rule->whole, s->op->layer, TDM_NONE, TDM_NONE, 0};
@@ -208,7 +245,7 @@ static enum tdm_status check_all_to_all(struct team_step *s, struct tdm_error *e
     const struct due due[TDM_ALL_TO_ALL_PARTED] = {
         [TDM_ALL_TO_ALL_CHUNK] = {own, own < end ? own + 1 : own, rule->back ? TDM_WRITE : TDM_READ,
                                   rule->back ? empty : whole, whole},
-        [TDM_ALL_TO_ALL_HEADS] = {s->first, end, rule->back ? TDM_READ : TDM_WRITE,
+        [TDM_ALL_TO_ALL_HEADS] = {from, to, rule->back ? TDM_READ : TDM_WRITE,
                                   rule->back ? part : empty, part}};
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < TDM_ALL_TO_ALL_PARTED && status == TDM_OK; i++)
@@ -319,7 +356,12 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
                                         const uint64_t *tile_base, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
-    struct team_step s = {.program = program, .op = op};
+    const struct tdm_schedule *schedule = program->schedule;
+    struct team_step s = {.program = program, .op = op, .row = 1};
+    if (schedule->exchange == TDM_EXCHANGE_HEADS)
+        s.row = program->ranks;
+    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
+        s.row = schedule->head_ranks;
     if (program->ranks == 1 || op->lane != TDM_LANE_PEER)
         return malformed(op, "is a team op of one rank, or on the wrong lane", err);
     enum tdm_status placed = check_place(program, op, err);
@@ -347,7 +389,8 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
         return check_all_to_all(&s, err);
     if (op->kind == TDM_OP_HOP || op->kind == TDM_OP_HOP_SUM)
         return tdm_operands_check_hop(program, op, s.first, s.end, err);
-    if (program->schedule->exchange != TDM_EXCHANGE_GATHER)
+    if (schedule->exchange != TDM_EXCHANGE_GATHER &&
+        schedule->exchange != TDM_EXCHANGE_HEADS_GATHER)
         return malformed(op, "is not for ranks that do not gather", err);
     return op->kind == TDM_OP_GATHER ? check_gather(&s, err) : check_reduce(&s, err);
 }

@@ -78,12 +78,12 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
 
 bool tdm_ranks_gather(const struct tdm_program *program)
 {
-    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_GATHER;
+    return program->ranks > 1 && tdm_schedule_gathers(program->schedule);
 }
 
 bool tdm_ranks_divide_heads(const struct tdm_program *program)
 {
-    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_HEADS;
+    return program->ranks > 1 && tdm_schedule_divides_heads(program->schedule);
 }
 
 bool tdm_ranks_ring(const struct tdm_program *program)
@@ -123,6 +123,29 @@ uint32_t tdm_round_of(const struct tdm_program *program, uint32_t first, uint32_
 uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk)
 {
     return tdm_round_of(program, tdm_round_first(program, chunk), program->rank);
+}
+
+uint32_t tdm_rank_set(const struct tdm_program *program, uint32_t rank)
+{
+    return program->ranks > 1 ? rank / tdm_schedule_head_parts(program->schedule) : 0;
+}
+
+uint32_t tdm_rank_like(const struct tdm_program *program, uint32_t set)
+{
+    const uint32_t parts = tdm_schedule_head_parts(program->schedule);
+    return set * parts + program->rank % parts;
+}
+
+struct tdm_set_chunks tdm_round_set(const struct tdm_program *program, uint32_t first, uint32_t end,
+                                    uint32_t set)
+{
+    struct tdm_set_chunks chunks = {first, first};
+    while (chunks.first < end && tdm_rank_set(program, program->chunks[chunks.first].rank) != set)
+        chunks.first++;
+    for (chunks.end = chunks.first;
+         chunks.end < end && tdm_rank_set(program, program->chunks[chunks.end].rank) == set;)
+        chunks.end++;
+    return chunks;
 }
 
 uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end)
@@ -167,18 +190,19 @@ uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t 
     for (uint32_t i = chunk; i <= program->chunks[chunk].last_chunk && shares < program->ranks &&
                              tdm_attend_first(program, layer, i) <= chunk;
          i++) {
-        shares += !has[program->chunks[i].rank];
-        has[program->chunks[i].rank] = true;
+        const uint32_t set = tdm_rank_set(program, program->chunks[i].rank);
+        shares += !has[set];
+        has[set] = true;
     }
     return shares;
 }
 
-bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t rank)
+bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t set)
 {
     for (uint32_t i = chunk;
          i <= program->chunks[chunk].last_chunk && tdm_attend_first(program, layer, i) <= chunk;
          i++)
-        if (program->chunks[i].rank == rank)
+        if (tdm_rank_set(program, program->chunks[i].rank) == set)
             return true;
     return false;
 }
@@ -188,6 +212,19 @@ static uint32_t next_of(const struct tdm_program *program, uint32_t rank, uint32
     while (chunk < program->chunk_count && program->chunks[chunk].rank != rank)
         chunk++;
     return chunk;
+}
+
+static uint32_t next_of_set(const struct tdm_program *program, uint32_t set, uint32_t chunk)
+{
+    while (chunk < program->chunk_count &&
+           tdm_rank_set(program, program->chunks[chunk].rank) != set)
+        chunk++;
+    return chunk;
+}
+
+uint32_t tdm_set_next(const struct tdm_program *program, uint32_t chunk)
+{
+    return next_of_set(program, tdm_rank_set(program, program->rank), chunk);
 }
 
 uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk)
@@ -202,7 +239,7 @@ uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)
 
 uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk)
 {
-    return tdm_ranks_divide_heads(program) ? chunk + 1 : tdm_sum_before(program, chunk);
+    return next_of_set(program, tdm_rank_set(program, program->chunks[chunk].rank), chunk + 1);
 }
 
 bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk)

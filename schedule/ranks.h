@@ -36,7 +36,11 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
  * K and V of all chunks and has shares of the gradients of all K and V. By heads: each rank runs
  * its heads of all chunks, as one rank would. In a ring: each rank has K and V and their gradients
  * of its own chunks; those of others pass by, one chunk at a time (ring.h). Of rings, those in
- * which in the backward queries pass by instead (queries.h). All are false for one rank. */
+ * which in the backward queries pass by instead (queries.h). All are false for one rank.
+ *
+ * Gathered and by heads are both true if ranks in a row, a set, divide the heads, and ranks with
+ * the same heads of all sets gather their K and V. A set then does for its chunks what one rank
+ * does that gathers. */
 bool tdm_ranks_gather(const struct tdm_program *program);
 bool tdm_ranks_divide_heads(const struct tdm_program *program);
 bool tdm_ranks_ring(const struct tdm_program *program);
@@ -52,6 +56,26 @@ uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk);
 /* The chunk of a rank in the round that begins with chunk `first`; TDM_NONE if it has none. */
 uint32_t tdm_round_of(const struct tdm_program *program, uint32_t first, uint32_t rank);
 
+/* The set of a rank: of those that divide the heads. Without that each rank is one. */
+uint32_t tdm_rank_set(const struct tdm_program *program, uint32_t rank);
+
+/* The rank of a set that has the same heads as program->rank. */
+uint32_t tdm_rank_like(const struct tdm_program *program, uint32_t set);
+
+/* Chunks [first, end) of a round, whose ranks are of one set. */
+struct tdm_set_chunks {
+    uint32_t first, end;
+};
+
+/* Those among chunks [first, end) of a round whose ranks are of a set. The set's chunks of a round
+ * lie in a row. None: first == end. */
+struct tdm_set_chunks tdm_round_set(const struct tdm_program *program, uint32_t first, uint32_t end,
+                                    uint32_t set);
+
+/* The first chunk from `chunk` on whose rank is of the set of program->rank; chunk_count if there
+ * is none. */
+uint32_t tdm_set_next(const struct tdm_program *program, uint32_t chunk);
+
 /* The first chunk of program->rank from `chunk` on; chunk_count if there is none. */
 uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk);
 
@@ -66,12 +90,11 @@ uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32
 /* What a tag says of a sum to which only the chunks of program->rank have added (tdm_tag.share). */
 uint32_t tdm_rank_share(const struct tdm_program *program);
 
-/* The number of ranks that have a share of dK and dV of `chunk`, the chunk's own among them. */
+/* The number of sets that have a share of dK and dV of `chunk`, the chunk's own among them. */
 uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
-/* Is `rank` one of them? */
-bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
-                   uint32_t rank);
+/* Is `set` one of them? */
+bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t set);
 
 /* Sums over chunks (dK, dV of a chunk, gradients of weights) run in reverse order, on each rank
  * over its own chunks. Returns the chunk that added last before `chunk`; chunk_count if `chunk` is
@@ -79,7 +102,7 @@ bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t c
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk);
 
 /* The same for the sums of dK and dV of the chunks that `chunk` sees, to which, if ranks divide the
- * heads, the chunks of all ranks add on every rank. */
+ * heads, the chunks of their whole set add on each of them. */
 uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk);
 
 /* Is `chunk` the first of its rank to add to the sums over all chunks? */

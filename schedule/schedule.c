@@ -13,7 +13,8 @@ static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
-static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring", "queries"};
+static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring", "queries",
+                                                          "heads+gather"};
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
@@ -97,7 +98,21 @@ bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange)
 
 uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule)
 {
+    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER && schedule->ranks > 1)
+        return schedule->head_ranks;
     return schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
+}
+
+bool tdm_schedule_divides_heads(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks > 1 && (schedule->exchange == TDM_EXCHANGE_HEADS ||
+                                   schedule->exchange == TDM_EXCHANGE_HEADS_GATHER);
+}
+
+bool tdm_schedule_gathers(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks > 1 && (schedule->exchange == TDM_EXCHANGE_GATHER ||
+                                   schedule->exchange == TDM_EXCHANGE_HEADS_GATHER);
 }
 
 bool tdm_schedule_rings(const struct tdm_schedule *schedule)

@@ -49,15 +49,17 @@ enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_
 /* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
  * shares of their gradients; or the heads of attention, of which every rank has a part for all
  * chunks; or K and V and sums of their gradients, which go around from rank to rank; or K and V in
- * the forward, and in the backward queries and sums of their gradients, which go around. */
+ * the forward, and in the backward queries and sums of their gradients, which go around. Or both of
+ * the first: ranks in a row divide the heads, and those with the same heads gather K and V. */
 enum tdm_exchange_kind {
     TDM_EXCHANGE_GATHER,
     TDM_EXCHANGE_HEADS,
     TDM_EXCHANGE_RING,
     TDM_EXCHANGE_QUERIES,
+    TDM_EXCHANGE_HEADS_GATHER,
     TDM_EXCHANGES
 };
-#define TDM_EXCHANGE_NAMES "gather, heads, ring or queries"
+#define TDM_EXCHANGE_NAMES "gather, heads, ring, queries or heads+gather"
 
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
@@ -129,6 +131,7 @@ struct tdm_rings {
 };
 
 #define TDM_MAX_RANKS 1024u
+#define TDM_MAX_HEAD_RANKS 8u /* that divide the heads, of more ranks */
 #define TDM_MAX_RING 16u
 #define TDM_MAX_GATHER 4096u
 #define TDM_DEFAULT_RINGS                                                   \
@@ -182,6 +185,7 @@ struct tdm_schedule {
     uint32_t ranks_per_node; /* that share a host's memory; 0: all */
     enum tdm_deal deal;
     enum tdm_exchange_kind exchange;
+    uint32_t head_ranks; /* with heads+gather: ranks in a row that divide the heads; else 0 */
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
@@ -290,8 +294,13 @@ struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule,
  * selector makes no lists, or the model gives windows to all layers. */
 enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
 
-/* Ranks among which the heads of attention are divided: all or, where each has all heads, one. */
+/* Ranks among which the heads of attention are divided: all, some in a row, or, where each has all
+ * heads, one. */
 uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule);
+
+/* Do ranks divide the heads of attention? Do they gather K and V in rounds? */
+bool tdm_schedule_divides_heads(const struct tdm_schedule *schedule);
+bool tdm_schedule_gathers(const struct tdm_schedule *schedule);
 
 /* Do K and V go around a ring of ranks, so that attention takes one chunk of them at a time? */
 bool tdm_schedule_rings(const struct tdm_schedule *schedule);

@@ -158,6 +158,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "deal", json_string(tdm_deal_name(schedule->deal)));
     if (schedule->ranks > 1 && schedule->exchange != TDM_EXCHANGE_GATHER)
         tdm_json_set(&root, "exchange", json_string(tdm_exchange_kind_name(schedule->exchange)));
+    if (schedule->ranks > 1 && schedule->head_ranks > 0)
+        tdm_json_set(&root, "head_ranks", count_json(schedule->head_ranks));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
@@ -514,6 +516,8 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
         tdm_json_string_or(reader, "exchange", tdm_exchange_kind_name(TDM_EXCHANGE_GATHER));
     if (exchange != NULL && !tdm_exchange_kind_parse(exchange, &schedule->exchange))
         tdm_json_fail(reader, "exchange", "is \"%s\"; expected " TDM_EXCHANGE_NAMES, exchange);
+    if (tdm_json_has(reader, "head_ranks"))
+        schedule->head_ranks = (uint32_t)tdm_json_count(reader, "head_ranks", 2, TDM_MAX_RANKS);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
@@ -561,6 +565,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "sliced_weights",
                                        "deal",
                                        "exchange",
+                                       "head_ranks",
                                        "sequences",
                                        "documents",
                                        "order",

@@ -49,8 +49,9 @@ void tdm_team_check_rank(struct tdm_team_check *check, uint32_t rank)
 
 enum tdm_content tdm_team_exchanged(const struct tdm_op *op)
 {
-    return op->kind == TDM_OP_ALL_TO_ALL ? op->access[TDM_ALL_TO_ALL_HEADS].after.content
-                                         : TDM_EMPTY;
+    const struct tdm_access *heads = &op->access[TDM_ALL_TO_ALL_HEADS];
+    return op->kind == TDM_OP_ALL_TO_ALL && heads->buffer != TDM_NONE ? heads->after.content
+                                                                      : TDM_EMPTY;
 }
 
 static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op,
@@ -116,15 +117,18 @@ enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct t
         return tdm_fail(err, TDM_INPUT, "rank %u runs more team ops than rank 0: op %llu (%s)",
                         check->rank, (unsigned long long)op->number, tdm_op_kind_name(op->kind));
     struct team_op *due = &check->ops[check->next++];
+    const enum tdm_content exchanged = tdm_team_exchanged(op); /* TDM_EMPTY: none on this rank */
     if (op->kind != due->kind || op->part != due->part || op->layer != due->layer ||
         op->chunk != due->chunk || op->tokens != due->tokens || op->hops != due->hops ||
-        op->queries != due->queries || tdm_team_exchanged(op) != due->exchanged)
+        op->queries != due->queries ||
+        (exchanged != TDM_EMPTY && due->exchanged != TDM_EMPTY && exchanged != due->exchanged))
         return tdm_fail(err, TDM_INPUT,
                         "op %llu of rank %u is %s of layer %d, chunk %d; rank 0 runs %s of layer "
                         "%d, chunk %d",
                         (unsigned long long)op->number, check->rank, tdm_op_kind_name(op->kind),
                         (int)op->layer, (int)op->chunk, tdm_op_kind_name(due->kind),
                         (int)due->layer, (int)due->chunk);
+    due->exchanged = due->exchanged == TDM_EMPTY ? exchanged : due->exchanged;
     due->sent_bytes += op->sent_bytes;
     due->fetched_bytes += op->fetched_bytes;
     take_marks(check, op, due);

@@ -242,6 +242,14 @@ static uint64_t matrix_elements(const struct tdm_model *model, const struct tdm_
     return elements;
 }
 
+/* Ranks that have parts of the heads of the same chunks. */
+static uint32_t ranks_of_set(const struct tdm_schedule *schedule)
+{
+    if (schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
+        return schedule->head_ranks;
+    return schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
+}
+
 /* Two FLOPs per multiply-add. Attention has the products Q K^T and P V, its backward Q K^T again,
  * dO V^T, P^T dO, dS K and dS^T Q. */
 static enum tdm_status check_flops(const struct tdm_cost_check *check, const struct tdm_op *op,
@@ -249,7 +257,7 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
 {
     const struct tdm_model *model = check->program->schedule->model;
     const struct tdm_schedule *schedule = check->program->schedule;
-    bool divided = schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS;
+    const uint32_t parts = ranks_of_set(schedule);
     uint64_t heads = (uint64_t)model->query_heads * model->head_dim, due = 0, pages;
     uint64_t logits = tdm_size_mul(op->tokens, (uint64_t)op->entries * model->hidden);
     switch (op->kind) {
@@ -266,10 +274,10 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
         due = tdm_size_mul(6, logits);
         break;
     case TDM_OP_ATTENTION:
-        due = tdm_size_mul(2 * 2 * heads / (divided ? schedule->ranks : 1), op->pairs);
+        due = tdm_size_mul(2 * 2 * heads / parts, op->pairs);
         break;
     case TDM_OP_ATTENTION_GRAD:
-        due = tdm_size_mul(5 * 2 * heads / (divided ? schedule->ranks : 1), op->pairs);
+        due = tdm_size_mul(5 * 2 * heads / parts, op->pairs);
         break;
     case TDM_OP_SELECT:
         /* a vote computes each score of a query and a page before its chunk twice */
@@ -380,19 +388,22 @@ static uint64_t bytes_of_own_heads(const struct tdm_program *program, const stru
 static enum tdm_status check_team_bytes(const struct tdm_program *program, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
+    const uint32_t set = ranks_of_set(program->schedule);
     uint64_t fetched = 0, sent = 0, own;
     switch (op->kind) {
     case TDM_OP_GATHER:
         own = bytes_of(op, TDM_GATHER_OWN) + bytes_of(op, TDM_GATHER_OWN_MEANS);
         fetched = bytes_of(op, TDM_GATHER_BELOW) + bytes_of(op, TDM_GATHER_ABOVE) +
                   bytes_of(op, TDM_GATHER_BELOW_MEANS) + bytes_of(op, TDM_GATHER_ABOVE_MEANS);
-        sent = own * (program->ranks - 1);
+        sent = own * (program->ranks / set - 1);
         break;
     case TDM_OP_REDUCE: /* how many others have a share is seen when all ranks are compared */
         own = bytes_of(op, TDM_REDUCE_OWN);
-        fetched = own == 0 ? 0 : op->fetched_bytes / own * own;
-        if (fetched > own * (program->ranks - 1))
-            fetched = own * (program->ranks - 1);
+        fetched = own == 0 ? 0 : op->fetched_bytes;
+        if (set == 1 && own > 0)
+            fetched = op->fetched_bytes / own * own;
+        if (fetched > own * (program->ranks / set - 1))
+            fetched = own * (program->ranks / set - 1);
         sent = bytes_of(op, TDM_REDUCE_BELOW) + bytes_of(op, TDM_REDUCE_ABOVE);
         break;
     case TDM_OP_REDUCE_SCATTER:
@@ -407,11 +418,11 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
     case TDM_OP_ALL_TO_ALL: /* of each chunk, all heads but the own ones leave their rank */
         own = bytes_of_own_heads(program, op);
         fetched = bytes_of(op, TDM_ALL_TO_ALL_HEADS) - own;
-        sent = own * (program->ranks - 1);
+        sent = own * (set - 1);
         if (is_there(op, TDM_ALL_TO_ALL_HEADS) &&
             op->access[TDM_ALL_TO_ALL_HEADS].mode == TDM_READ) {
             sent = fetched;
-            fetched = own * (program->ranks - 1);
+            fetched = own * (set - 1);
         }
         break;
     case TDM_OP_HOP: /* one chunk to the next rank, another one from the one before */

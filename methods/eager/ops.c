@@ -520,32 +520,12 @@ struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value 
 }
 
 /* Gradients are parts of the result's. */
-static void parts_of_gradient(struct tdm_eager *m, struct tdm_node *node,
-                              struct tdm_eager_value *const *grads,
-                              struct tdm_eager_value **results)
-{
-    for (uint32_t i = 0; i < 2; i++) {
-        if (!tdm_node_needs(node, i))
-            continue;
-        results[i] = tdm_value_view(m, grads[0]);
-        results[i]->columns = node->edges[i].columns;
-    }
-}
-
-struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
-                                struct tdm_eager_value *b)
-{
-    static const struct tdm_eager_op op = {"CatBackward0", false, parts_of_gradient};
-    struct tdm_eager_value *inputs[] = {a, b};
-    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
-    return tdm_node_finish(m, node,
-                           tdm_value_new(m, a->rows, a->columns + b->columns, a->element_bytes));
-}
-
 static void cat_backward(struct tdm_eager *m, struct tdm_node *node,
                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     for (uint32_t i = 0; i < node->inputs; i++) {
+        if (!tdm_node_needs(node, i))
+            continue;
         results[i] = tdm_value_view(m, grads[0]);
         results[i]->rows = node->edges[i].rows;
         results[i]->columns = node->edges[i].columns;
@@ -558,6 +538,24 @@ struct tdm_eager_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_eager_valu
     static const struct tdm_eager_op op = {"CatBackward0", false, cat_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, element_bytes));
+}
+
+struct tdm_eager_value *tdm_cat_many(struct tdm_eager *m, struct tdm_eager_value *const *x,
+                                     uint32_t count)
+{
+    static const struct tdm_eager_op op = {"CatBackward0", false, cat_backward};
+    uint64_t columns = 0;
+    for (uint32_t i = 0; i < count; i++)
+        columns += x[i]->columns;
+    struct tdm_node *node = tdm_node_new(m, &op, x, count);
+    return tdm_node_finish(m, node, tdm_value_new(m, x[0]->rows, columns, x[0]->element_bytes));
+}
+
+struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b)
+{
+    struct tdm_eager_value *both[] = {a, b};
+    return tdm_cat_many(m, both, 2);
 }
 
 struct tdm_eager_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_eager_value *x)

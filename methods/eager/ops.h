@@ -92,6 +92,10 @@ struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value 
 struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
 
+/* The same of several, whose gradients are views of theirs together. */
+struct tdm_eager_value *tdm_cat_many(struct tdm_eager *m, struct tdm_eager_value *const *x,
+                                     uint32_t count);
+
 /* x W^T + b; b may be NULL. `flat`: x has two dimensions, so no views of it are made. */
 struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *x,
                                    struct tdm_eager_value *weight, struct tdm_eager_value *bias,

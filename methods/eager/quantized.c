@@ -43,10 +43,8 @@ static void add_tensor(struct tdm_eager *m, struct tdm_quantized *q, uint64_t el
 
 /* The memory of the weight itself, as a value with the shape of the original weight. */
 static struct tdm_eager_value *packed(struct tdm_eager *m, struct tdm_quantized *q, uint64_t rows,
-                                      uint64_t columns)
+                                      uint64_t columns, uint64_t bytes)
 {
-    uint64_t elements = tdm_size_mul(rows, columns);
-    uint64_t bytes = q->kind == TDM_QUANTIZATION_INT8 ? elements : tdm_size_ceil_div(elements, 2);
     struct tdm_eager_value *leaf = tdm_value_leaf(m, bytes, 1, INT8, false);
     leaf->rows = rows;
     leaf->columns = columns;
@@ -104,21 +102,39 @@ static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t ro
     }
 }
 
-struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
-                                           uint64_t rows, uint64_t columns, bool keeps_inputs,
-                                           uint64_t group, struct tdm_quantized **quantized)
+static struct tdm_quantized *quantized_new(struct tdm_eager *m, enum tdm_quantization kind)
 {
     struct tdm_quantized *q = calloc(1, sizeof(*q));
     if (q == NULL)
         tdm_eager_no_memory(m);
-    *quantized = q;
     q->kind = kind;
+    return q;
+}
+
+struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
+                                           uint64_t rows, uint64_t columns, bool keeps_inputs,
+                                           uint64_t group, struct tdm_quantized **quantized)
+{
+    struct tdm_quantized *q = *quantized = quantized_new(m, kind);
+    uint64_t elements = tdm_size_mul(rows, columns);
     q->keeps_inputs = keeps_inputs;
     struct tdm_eager_value *original =
         is_grouped(kind) ? NULL : tdm_value_new(m, rows, columns, BF16);
-    struct tdm_eager_value *leaf = packed(m, q, rows, columns);
+    struct tdm_eager_value *leaf =
+        packed(m, q, rows, columns,
+               kind == TDM_QUANTIZATION_INT8 ? elements : tdm_size_ceil_div(elements, 2));
     make_parts(m, q, rows, columns, group);
     tdm_drop(m, original);
+    return leaf;
+}
+
+struct tdm_eager_value *tdm_quantized_leaf_of_shard(struct tdm_eager *m, enum tdm_quantization kind,
+                                                    uint64_t rows, uint64_t columns,
+                                                    struct tdm_quantized **quantized)
+{
+    struct tdm_quantized *q = *quantized = quantized_new(m, kind);
+    struct tdm_eager_value *leaf = packed(m, q, rows, columns, 0);
+    make_parts(m, q, rows, columns, 0);
     return leaf;
 }
 

@@ -34,6 +34,12 @@ struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantiz
                                            uint64_t rows, uint64_t columns, bool keeps_inputs,
                                            uint64_t group, struct tdm_quantized **quantized);
 
+/* The same of nf4 whose packed weight another value has, a shard that is gathered: the leaf takes
+ * no memory, its scales do. */
+struct tdm_eager_value *tdm_quantized_leaf_of_shard(struct tdm_eager *m, enum tdm_quantization kind,
+                                                    uint64_t rows, uint64_t columns,
+                                                    struct tdm_quantized **quantized);
+
 /* Bytes of the weight and of all that belongs to it, without rounding. */
 uint64_t tdm_quantized_bytes(const struct tdm_quantized *quantized);
 

@@ -272,6 +272,22 @@ static struct tdm_eager_value *pick_bias(struct tdm_eager *m, struct tdm_eager_v
     return bias == NULL ? NULL : pick_rows(m, bias, g->sorted, pairs);
 }
 
+/* sigmoid(gate(x)) * shared, added to what the chosen experts made: Qwen2-MoE's and Qwen3-Next's
+ * block. Takes both results. */
+static struct tdm_eager_value *add_shared(struct tdm_eager *m, const struct torch_layer *layer,
+                                          struct tdm_eager_value *x, struct tdm_eager_value *made,
+                                          struct tdm_eager_value *shared)
+{
+    struct tdm_eager_value *open = tdm_linear(m, x, layer->shared_expert_gate, NULL, true);
+    open = tdm_replace(m, open, tdm_sigmoid(m, open));
+    shared = tdm_replace(m, shared, tdm_mul(m, open, shared));
+    tdm_drop(m, open);
+    struct tdm_eager_value *y = tdm_add(m, made, shared);
+    tdm_drop(m, made);
+    tdm_drop(m, shared);
+    return y;
+}
+
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x)
@@ -280,6 +296,8 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     uint64_t pairs = x->rows * experts->per_token;
     struct tdm_eager_value *logits, *indices;
     struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns);
+    struct tdm_eager_value *shared =
+        layer->shared_expert_gate != NULL ? tdm_torch_shared_expert(m, t, layer, flat) : NULL;
     struct tdm_eager_value *weights = route(m, experts, layer, flat, &logits, &indices);
     struct tdm_eager_value *column = tdm_reshape(m, weights, pairs, 1);
     struct grouping g = group(m, pairs);
@@ -316,10 +334,14 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *y = tdm_cast(m, sum, x->element_bytes);
     tdm_drop(m, sum);
     tdm_drop(m, restored);
-    struct tdm_eager_value *rest[] = {inverse, output, input,   shares, column,
-                                      weights, logits, indices, flat,   bias};
+    struct tdm_eager_value *locals[] = {inverse, output, input, shares, column, bias};
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
+        tdm_drop(m, locals[i]);
+    ungroup(m, &g);
+    if (shared != NULL)
+        y = add_shared(m, layer, flat, y, shared);
+    struct tdm_eager_value *rest[] = {weights, logits, indices, flat};
     for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
         tdm_drop(m, rest[i]);
-    ungroup(m, &g);
     return y;
 }

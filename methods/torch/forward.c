@@ -68,7 +68,8 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
 bool tdm_torch_has_own_loss(const struct tdm_torch_settings *s)
 {
     bool own = s->logits == TDM_LOGITS_HF || s->logits == TDM_LOGITS_HF_HELD;
-    return own && s->compile != TDM_COMPILE_ALL && s->logits_tiles == 0 && s->tokens > 1;
+    return own && s->compile != TDM_COMPILE_ALL && s->logits_tiles == 0 && s->tokens > 1 &&
+           tdm_tensor_ranks(s) == 1;
 }
 
 /* logits[..., :-1, :].contiguous(). Of one sequence the part is contiguous as it is. */

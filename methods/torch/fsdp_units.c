@@ -292,7 +292,10 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         const char *key, *what;
         bool is_set;
     } unknown[] = {
-        {"quantization", "a quantized weight", torch->quantization != TDM_QUANTIZATION_NONE},
+        {"quantization", "a weight of 8 bits or of GPTQ",
+         torch->quantization > TDM_QUANTIZATION_NF4},
+        {"quantization", "nf4 among fp32 weights",
+         torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
         {"optimizer", "an optimizer of bitsandbytes or transformers",
          torch->optimizer >= TDM_TORCH_ADAMW_8BIT},
@@ -332,6 +335,15 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_fsd
     return again;
 }
 
+/* Parameters as they are gathered, in elements of bf16: four quantized weights are one. */
+static double gathered_elements(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    double elements = (double)model->parameters;
+    if (s->quantization != TDM_QUANTIZATION_NONE)
+        elements -= 0.75 * tdm_torch_projection_elements(model);
+    return elements;
+}
+
 /* Parameters are gathered in bf16; gradients are reduced and scattered. Of replicas, whose ranks
  * are a group's apart, shards of gradients are all-reduced. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -345,8 +357,10 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                                copies = {groups, ranks * tensor, s->context.gpus_per_node};
     double share = (double)(ranks - 1) / (double)ranks;
     double shard_bytes = s->fp32_weights ? FP32 : BF16;
-    double whole = (double)model->parameters / (double)tensor;
+    double whole = gathered_elements(model, s) / (double)tensor;
     double again = gathered_again(model, &s->fsdp) / (double)tensor;
+    if (s->fsdp.reshard != TDM_RESHARD_NO)
+        again -= (double)model->parameters / (double)tensor - whole;
     double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes / (double)tensor;
     tdm_traffic_add(&cost->sent, shards, share * (whole + again) * BF16 + share * reduced);
     tdm_traffic_add(&cost->sent, copies, 2 * (replicas - 1) / replicas * reduced / (double)ranks);
@@ -357,14 +371,14 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, NULL};
 
-static const char *const without[] = {
-    "quantization", "double_quantization", "bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
+static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
 
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",
     .keys = tables,
     .without = without,
     .mixes_precision = true,
+    .shards_quantized = true,
     .check = check,
     .cost = add_cost,
     .create = create_groups,

@@ -193,16 +193,38 @@ static void project_together(struct tdm_eager *m, const struct tdm_torch_model *
     tdm_drop(m, all);
 }
 
+/* q and the gate of each head, which are views of one product. The gate becomes a copy, by tokens.
+ * Returns q's heads. */
+static struct tdm_eager_value *gated_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                           const struct torch_layer *layer,
+                                           struct tdm_eager_value *x, struct tdm_eager_value **gate)
+{
+    const uint64_t heads = t->config->query_heads, head_dim = t->config->head_dim;
+    struct tdm_eager_value *both = tdm_torch_project(m, t, layer, TDM_PROJECTION_Q, x), *q, *open;
+    both = tdm_replace(m, both, tdm_reshape(m, both, x->rows * heads, 2 * head_dim));
+    tdm_halves(m, both, &q, &open);
+    tdm_drop(m, both);
+    struct tdm_eager_value *copy = tdm_clone(m, open);
+    tdm_drop(m, open);
+    *gate = tdm_reshape(m, copy, x->rows, heads * head_dim);
+    tdm_drop(m, copy);
+    tdm_label(m, "self_attn.q_norm");
+    return by_heads(m, t, q, layer->q_norm);
+}
+
 /* q, k and v, split into heads. If norms cover all heads, all three are projected before they are
  * split; if norms are late, before they are normed. */
 static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_eager_value *x,
-                        struct tdm_eager_value *qkv[3])
+                        struct tdm_eager_value *qkv[3], struct tdm_eager_value **gate)
 {
     static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
     struct tdm_eager_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
     bool whole = t->config->whole_qk_norm, late = (t->config->parts & TDM_PART_LATE_QK_NORM) != 0;
-    for (unsigned i = 0; i < 3; i++) {
+    const bool gated = (t->config->parts & TDM_PART_GATED_ATTENTION) != 0;
+    if (gated)
+        qkv[0] = gated_heads(m, t, layer, x, gate);
+    for (unsigned i = gated ? 1 : 0; i < 3; i++) {
         qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
         if (norms[i] != NULL && !late)
             tdm_label(m, names[i]);
@@ -219,9 +241,11 @@ static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
     }
 }
 
-void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
-                     struct tdm_eager_value *x, struct tdm_eager_value *qkv[3])
+struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        uint32_t number, struct tdm_eager_value *x,
+                                        struct tdm_eager_value *qkv[3])
 {
+    struct tdm_eager_value *gate = NULL;
     const struct torch_layer *layer = &t->layers[number];
     const bool complex = (t->config->parts & TDM_PART_COMPLEX_ROPE) != 0;
     for (unsigned i = 0; i < 3; i++)
@@ -229,9 +253,10 @@ void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint3
     if (layer->weight[TDM_PROJECTION_QKV] != NULL)
         project_together(m, t, layer, x, qkv);
     else
-        project_qkv(m, t, layer, x, qkv);
+        project_qkv(m, t, layer, x, qkv, &gate);
     if (complex)
         rotate_complex(m, t, number, qkv);
     else
         rotate_heads(m, t, number, qkv);
+    return gate;
 }

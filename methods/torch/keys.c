@@ -467,6 +467,36 @@ const struct tdm_method_key tdm_keys_loop[] = {
     {.name = NULL},
 };
 
+/* What is not modelled of gated shared experts and of gated DeltaNets. */
+static enum tdm_status check_mixed(const struct tdm_model *model,
+                                   const struct tdm_torch_settings *torch, const char *method,
+                                   struct tdm_error *err)
+{
+    const uint32_t heads = 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_K |
+                           1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O;
+    const bool delta = model->delta.value_heads > 0;
+    if (!delta && !model->experts.shared_gate)
+        return TDM_OK;
+    if (torch->lora_rank > 0 && (torch->lora_targets & ~heads) != 0) {
+        tdm_fail(err, TDM_USAGE, "--set lora_rank: adapters of %s of %s are not modelled",
+                 delta ? "gated DeltaNets and shared experts" : "shared experts",
+                 model->architecture);
+        return tdm_hint(err,
+                        "those of attention are: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
+    }
+    if (torch->quantization != TDM_QUANTIZATION_NONE || torch->float8 != TDM_FLOAT8_NO)
+        return tdm_fail(err, TDM_USAGE, "method %s: quantized projections of %s are not modelled",
+                        method, model->architecture);
+    if (delta && (torch->context.divider != NULL || torch->wrapper->enter_module != NULL))
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: gated DeltaNets, which %s has, are not modelled", method,
+                        model->architecture);
+    if (delta && (torch->use_cache || torch->compile != TDM_COMPILE_NO))
+        return tdm_fail(err, TDM_USAGE, "--set %s: of gated DeltaNets it is not modelled",
+                        torch->use_cache ? "use_cache" : "compile");
+    return TDM_OK;
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -475,10 +505,10 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (part != NULL) {
         tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
                  part, model->architecture);
-        return tdm_hint(err, model->experts.shared_gate
-                                 ? "qwen3-30b-a3b is the nearest model that is"
-                                 : "tensor-parallel and megatron-cp take it");
+        return tdm_hint(err, "tensor-parallel and megatron-cp take it");
     }
+    if (check_mixed(model, torch, settings->method->name, err) != TDM_OK)
+        return err->status;
     if ((model->parts & TDM_PART_SINKS) != 0 && torch->context.divider != NULL)
         return tdm_fail(err, TDM_USAGE,
                         "method %s: sinks of attention, which %s has, are not modelled",
@@ -512,6 +542,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings)
 {
     const struct tdm_divider *divider = settings->method->divider;
+    if (model->delta.value_heads > 0)
+        return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->text_alone)
         return "the language model alone: its vision tower is not counted";
     if ((model->parts & TDM_PART_SINKS) != 0)

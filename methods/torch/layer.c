@@ -174,7 +174,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_eager_value *qkv[3];
     tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
-    tdm_torch_heads(m, t, number, x, qkv);
+    struct tdm_eager_value *gate = tdm_torch_heads(m, t, number, x, qkv);
     struct tdm_eager_value *turned_q = qkv[0], *turned_k = qkv[1], *v = qkv[2];
     tdm_label(m, "self_attn.cache");
     tdm_torch_cache_update(t, number, &turned_k, &v);
@@ -186,11 +186,17 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
+    if (gate != NULL) {
+        struct tdm_eager_value *open = tdm_sigmoid(m, gate);
+        merged = tdm_replace(m, merged, tdm_mul(m, merged, open));
+        tdm_drop(m, open);
+    }
     if (layer->attention_norm != NULL)
         merged = fused(m, t, merged, x);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_O, merged);
     tdm_drop(m, merged);
     y = tdm_torch_dropout(m, t, y);
+    tdm_drop(m, gate);
     tdm_drop(m, turned_q);
     tdm_drop(m, turned_k);
     tdm_drop(m, v);
@@ -366,7 +372,9 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     struct tdm_eager_value *normed =
         norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
     struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
-    struct tdm_eager_value *kept = NULL, *attended = attend(m, t, number, tokens, &kept);
+    struct tdm_eager_value *kept = NULL, *attended = layer->delta[DELTA_OUT] != NULL
+                                                         ? tdm_torch_delta(m, t, layer, tokens)
+                                                         : attend(m, t, number, tokens, &kept);
     tdm_drop(m, tokens);
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
@@ -382,7 +390,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
     tokens = tdm_tensor_gather(t, normed);
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
-    struct tdm_eager_value *made = layer->shared_gate != NULL
+    struct tdm_eager_value *made = t->config->experts.all_rows && layer->router != NULL
                                        ? tdm_torch_all_experts(m, t, layer, tokens)
                                    : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
                                    : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))

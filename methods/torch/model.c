@@ -87,6 +87,10 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
     case TDM_ROLE_ROUTER_BIAS:
     case TDM_ROLE_EXPERTS_GATE_UP_BIAS:
     case TDM_ROLE_EXPERTS_DOWN_BIAS:
+    case TDM_ROLE_SHARED_GATE:
+    case TDM_ROLE_SHARED_UP:
+    case TDM_ROLE_SHARED_DOWN:
+    case TDM_ROLE_SHARED_EXPERT_GATE:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
     case TDM_ROLE_FINAL_NORM_BIAS:
         return TDM_MODULE_NORM;
@@ -137,8 +141,11 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
 /* Recipes of torchtitan and accelerate convert layers both of whose dimensions cuBLAS takes in 8
  * bits. The head stays, as both leave it out. */
 #define FLOAT8_MULTIPLE 16u
+#define NF4_IN_BF16 4u /* weights of 4 bits in an element of bnb_4bit_quant_storage */
 
-/* A projection. A quantized one is no parameter that a wrapper handles. */
+/* A projection. A quantized one is no parameter that a wrapper handles, but for shards: of nf4 in
+ * bf16 storage. Its scales are the module's own, and whole on every rank (bitsandbytes,
+ * nn/modules.py Params4bit.quant_state). */
 static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_t number,
                                               enum tdm_role role)
 {
@@ -154,10 +161,20 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
         return weight;
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
-    struct tdm_eager_value *leaf = tdm_quantized_leaf(
-        t->m, t->settings.quantization, tensor->rows, tensor->columns, t->settings.bnb_keeps_inputs,
-        t->settings.quantized_group, &t->quantized[t->quantized_count++]);
-    leaf->module = module_of(number, role);
+    const uint32_t module = module_of(number, role);
+    struct tdm_quantized **quantized = &t->quantized[t->quantized_count++];
+    struct tdm_eager_value *leaf;
+    if (t->settings.wrapper->shards_quantized) {
+        uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
+        add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
+        leaf = tdm_quantized_leaf_of_shard(t->m, t->settings.quantization, tensor->rows,
+                                           tensor->columns, quantized);
+    } else {
+        leaf = tdm_quantized_leaf(t->m, t->settings.quantization, tensor->rows, tensor->columns,
+                                  t->settings.bnb_keeps_inputs, t->settings.quantized_group,
+                                  quantized);
+    }
+    leaf->module = module;
     return leaf;
 }
 
@@ -177,11 +194,14 @@ static void add_experts(struct tdm_torch_model *t, uint32_t number)
     layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
     layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
     layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
+    layer->shared_expert_gate = add_weight(t, number, TDM_ROLE_SHARED_EXPERT_GATE);
 }
 
 static void add_layer(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
+    for (unsigned i = 0; i < DELTA_WEIGHTS; i++)
+        layer->delta[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_DELTA_TIME + i));
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
         layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
@@ -364,6 +384,18 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     free(t->parameters);
     free(t->states);
     free(t);
+}
+
+double tdm_torch_projection_elements(const struct tdm_model *model)
+{
+    double elements = 0;
+    for (uint32_t i = 0; i < model->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_tensor *tensor =
+                tdm_model_tensor(model, i, projection_roles[p].weight);
+            elements += tensor == NULL ? 0 : (double)tensor->rows * (double)tensor->columns;
+        }
+    return elements;
 }
 
 uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *t)

@@ -187,6 +187,9 @@ void tdm_torch_clip(struct tdm_torch_model *model);
 void tdm_torch_optimizer_step(struct tdm_torch_model *model);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);
 
+/* Weights of all projections, which quantization is of. */
+double tdm_torch_projection_elements(const struct tdm_model *model);
+
 /* Bytes of all parameters, without rounding. */
 uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *model);
 

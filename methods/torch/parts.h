@@ -7,6 +7,18 @@
 #include "methods/torch/model.h"
 #include "methods/torch/wrapper.h"
 
+/* Weights of a gated DeltaNet, in the order of modules. */
+enum {
+    DELTA_TIME,
+    DELTA_DECAY,
+    DELTA_KERNEL,
+    DELTA_QKVZ,
+    DELTA_BA,
+    DELTA_NORM,
+    DELTA_OUT,
+    DELTA_WEIGHTS
+};
+
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_eager_value *down[TDM_PROJECTIONS],
@@ -20,6 +32,8 @@ struct torch_layer {
     struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
     struct tdm_eager_value *shared_gate, *shared_up, *shared_down;                  /* or NULL */
     struct tdm_eager_value *sinks;                                                  /* or NULL */
+    struct tdm_eager_value *shared_expert_gate;                                     /* or NULL */
+    struct tdm_eager_value *delta[DELTA_WEIGHTS]; /* or NULL: the layer has attention */
 };
 
 struct torch_state {
@@ -111,6 +125,14 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x);
 
+/* A gated DeltaNet in place of attention (delta.c). */
+struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        const struct torch_layer *layer, struct tdm_eager_value *x);
+/* The expert that every token has (experts_all.c). */
+struct tdm_eager_value *tdm_torch_shared_expert(struct tdm_eager *m,
+                                                const struct tdm_torch_model *t,
+                                                const struct torch_layer *layer,
+                                                struct tdm_eager_value *x);
 /* Llama 4's: every expert computes all tokens (experts_all.c). */
 struct tdm_eager_value *tdm_torch_all_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               const struct torch_layer *layer,
@@ -141,9 +163,10 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
                                           struct tdm_eager_value *x);
 /* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
 bool tdm_torch_has_liger_rope(const struct tdm_model *config);
-/* q, k and v by heads, rotated (heads.c). */
-void tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
-                     struct tdm_eager_value *x, struct tdm_eager_value *qkv[3]);
+/* q, k and v by heads, rotated (heads.c). Returns the gate of the output; NULL: there is none. */
+struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        uint32_t number, struct tdm_eager_value *x,
+                                        struct tdm_eager_value *qkv[3]);
 struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
                                          struct tdm_eager_value *cosine,
                                          struct tdm_eager_value *sine);

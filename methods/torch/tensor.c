@@ -323,6 +323,7 @@ static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct
         bool is_set;
     } unknown[] = {
         {"lora_rank", s->lora_rank > 0},
+        {"float8_recipe", s->float8 != TDM_FLOAT8_NO},
         {"liger", s->liger != 0},
         {"tiled_mlp_compute", s->mlp_tiles > 0},
         {"tiled_logits", s->logits_tiles > 0},

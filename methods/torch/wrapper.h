@@ -49,6 +49,8 @@ struct tdm_wrapper {
         *without; /* names of keys that a method with this wrapper lacks, ended by NULL, or NULL */
     uint32_t communicators; /* communicators that NCCL creates for it, beyond the first */
     bool mixes_precision; /* it casts parameters to bf16 itself, so the forward needs no autocast */
+    bool shards_quantized; /* quantized weights are parameters that it shards; false: it leaves them
+                            */
     /* Refuses invalid combinations after keys were read; TDM_USAGE says why. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Property: however many ranks share a step, it is the same step.
  *
- * Each case draws a model, sequences and a schedule for up to 4 ranks, and runs it on the cpu
+ * Each case draws a model, sequences and a schedule for up to 4 or 6 ranks, and runs it on the cpu
  * backend. With one rank and the same chunks:
  * - the loss of the first step has the same bits: every chunk sees the same K and V. In a ring it
  *   sees them one chunk at a time, and the loss differs by rounding;
@@ -36,7 +36,7 @@
 /* Cases that had what the property is about. */
 struct tally {
     uint64_t cases;
-    uint64_t teams, ranks[5];
+    uint64_t teams, ranks[7];
     uint64_t compared; /* values of several ranks with those of one */
     uint64_t absent;   /* a rank has no chunk in some round */
     uint64_t deals[TDM_DEALS], exchanges[TDM_EXCHANGES];
@@ -174,6 +174,8 @@ static bool draw(uint64_t seed, const struct tdm_random_options *options,
         return false;
     schedules[ONE]->ranks = 1;
     schedules[ONE]->sliced_weights = false;
+    schedules[ONE]->head_ranks = 0;
+    schedules[ONE]->exchange = TDM_EXCHANGE_GATHER;
     for (int i = 0; i < RUNS; i++) { /* lr * g / |g| would blow up the rounding of small g */
         schedules[i]->optimizer.epsilon = 1e-2;
         schedules[i]->optimizer.learning_rate = 1e-2;
@@ -242,7 +244,7 @@ static bool run_case(uint64_t seed, struct tally *tally)
         .optimizer = seed % 3 == 0 ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_UPDATES,
         .pass = seed % 11 == 4 ? TDM_RANDOM_EVALUATE : TDM_RANDOM_TRAIN,
         .max_tokens = seed % 8 == 5 ? 300 : 64,
-        .ranks = 4};
+        .ranks = seed % 4 == 2 ? 6 : 4}; /* 6: rows of 2 or 3 that divide the heads */
     struct tdm_schedule *schedules[RUNS] = {NULL};
     struct tdm_steps steps[RUNS] = {{0}};
     struct tdm_step_data data = {0};
@@ -280,11 +282,12 @@ static void ranks_share_a_step(void **state)
     struct tally tally = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &tally);
-    print_message("%llu cases from seed %llu: 1, 2, 3, 4 ranks in %llu, %llu, %llu, %llu; several "
-                  "differ from one by %.2e at most\n",
+    print_message("%llu cases from seed %llu: 1 to 6 ranks in %llu, %llu, %llu, %llu, %llu, %llu; "
+                  "several differ from one by %.2e at most\n",
                   (unsigned long long)cases, (unsigned long long)tdm_case_seed(BASE_SEED, 0),
                   (unsigned long long)tally.ranks[1], (unsigned long long)tally.ranks[2],
                   (unsigned long long)tally.ranks[3], (unsigned long long)tally.ranks[4],
+                  (unsigned long long)tally.ranks[5], (unsigned long long)tally.ranks[6],
                   tally.worst);
     assert_int_equal(failed, 0);
     const struct {
@@ -297,10 +300,12 @@ static void ranks_share_a_step(void **state)
         {"have two ranks", tally.ranks[2], 0.1},
         {"have three", tally.ranks[3], 0.05},
         {"have four", tally.ranks[4], 0.05},
+        {"have six", tally.ranks[6], 0.02},
         {"have a rank without a chunk in a round", tally.absent, 0.2},
         {"gather K and V", tally.exchanges[TDM_EXCHANGE_GATHER], 0.15},
         {"divide the heads", tally.exchanges[TDM_EXCHANGE_HEADS], 0.08},
         {"pass K and V around a ring", tally.exchanges[TDM_EXCHANGE_RING], 0.04},
+        {"divide the heads and gather", tally.exchanges[TDM_EXCHANGE_HEADS_GATHER], 0.04},
         {"pass queries around it", tally.exchanges[TDM_EXCHANGE_QUERIES], 0.04},
         {"deal chunks in stripes", tally.deals[TDM_DEAL_STRIPES], 0.05},
         {"deal them contiguously", tally.deals[TDM_DEAL_CONTIGUOUS], 0.05},

@@ -379,6 +379,41 @@ static void longest_context_is_found(void **state)
     tdm_machine_free(machine);
 }
 
+/* Where host memory ends first, and the device too is short of what was asked for, the search
+ * follows the host's bytes: three tries or four, each with less work than the step that was asked
+ * for. */
+static void host_bytes_lead_the_search(void **state)
+{
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction asked;
+    struct tdm_method_settings settings = {
+        .torch = {.tokens = 1u << 24, .batch = 1, .ranks = 8, .context.gpus_per_node = 8}};
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    uint64_t tokens, work = 0;
+    (void)state;
+    must(tdm_model_load("llama-3.1-8b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    machine->topology.places[machine->topology.far].capacity_bytes = machine->server_host_bytes;
+    must(tdm_method_find("alst", &method, &err), &err);
+    must(tdm_method_apply(method, NULL, 0, &settings, &choices, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+    must(tdm_method_need(model, machine, &settings, &asked, &err), &err);
+    assert_false(asked.fits_host);
+    must(tdm_method_longest_below(model, machine, &settings, MARGIN, &asked, &tokens, &work, &err),
+         &err);
+    assert_true(work < 4 * asked.work);
+    assert_true(tokens > 7u << 20);
+    settings.torch.tokens = tokens;
+    must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+    assert_true(asked.fits);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 /* If the search may do little work, there are fewer remedies or none, and the answer says so. */
 static void search_ends_in_time(void **state)
 {
@@ -418,6 +453,7 @@ int main(void)
         cmocka_unit_test(every_method_is_answered_in_order),
         cmocka_unit_test(host_memory_is_a_limit),
         cmocka_unit_test(longest_context_is_found),
+        cmocka_unit_test(host_bytes_lead_the_search),
         cmocka_unit_test(search_ends_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,6 +163,7 @@ static const struct {
     {"qwen3-32b", UINT64_C(32762123264)},
     {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
+    {"qwen3-next-80b-a3b", UINT64_C(79674391296)},
     {"smollm2-1.7b", UINT64_C(1711376384)},
     {"smollm2-135m", UINT64_C(134515008)},
     {"smollm2-360m", UINT64_C(361821120)},

@@ -331,12 +331,15 @@ static bool chunk_not_sent(struct trial *t)
 /* A rank exchanges the heads of another value than the others. */
 static bool other_heads(struct trial *t)
 {
-    struct tdm_op *op = some_op(t, TDM_OP_ALL_TO_ALL);
-    if (op == NULL)
-        return false;
-    enum tdm_content *content = &op->access[TDM_ALL_TO_ALL_HEADS].after.content;
-    *content = *content == TDM_HEADS_Q ? TDM_HEADS_DQ : TDM_HEADS_Q;
-    return true;
+    for (size_t i = 0; i < faulty(t)->count; i++) {
+        struct tdm_op *op = &faulty(t)->op[i];
+        if (tdm_team_exchanged(op) == TDM_EMPTY)
+            continue;
+        enum tdm_content *content = &op->access[TDM_ALL_TO_ALL_HEADS].after.content;
+        *content = *content == TDM_HEADS_Q ? TDM_HEADS_DQ : TDM_HEADS_Q;
+        return true;
+    }
+    return false;
 }
 
 /* A rank does not send its heads to the others. */

@@ -20,6 +20,7 @@
 #include "schedule/program.h"
 #include "schedule/queries.h"
 #include "schedule/tags.h"
+#include "schedule/team_check.h"
 #include "schedule/validate.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/recording.h"
@@ -2535,15 +2536,18 @@ static bool exchange_short_of_a_chunk(struct trial *t)
     return false;
 }
 
-/* Sums of dK and dV are exchanged before the first chunk of the round adds to them. */
+/* Sums of dK and dV are exchanged before the first chunk of the round adds to them, or before the
+ * shares of them are added up. */
 static bool sums_exchanged_too_early(struct trial *t)
 {
+    const bool shares = tdm_schedule_gathers(t->r.program.schedule);
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_ALL_TO_ALL) ||
-            op_at(t, i)->access[TDM_ALL_TO_ALL_HEADS].after.content != TDM_DKVPAGES)
+        if (!is_op(t, i, TDM_OP_ALL_TO_ALL) || tdm_team_exchanged(op_at(t, i)) != TDM_DKVPAGES)
             continue;
+        const struct tdm_op *op = op_at(t, i);
         for (size_t j = i; j-- > 0;)
-            if (is_op(t, j, TDM_OP_ATTENTION_GRAD)) {
+            if (shares ? is_op(t, j, TDM_OP_REDUCE) && op_at(t, j)->chunk == op->chunk
+                       : is_op(t, j, TDM_OP_ATTENTION_GRAD)) {
                 move(t, i, j);
                 return true;
             }

@@ -111,15 +111,16 @@ static uint64_t times_attended(const struct tdm_schedule *s, uint32_t layer)
  * both and that of the output, and gives dQ, dK and dV. */
 static uint64_t heads_bytes(const struct tdm_schedule *s, uint32_t layer, uint64_t tokens)
 {
-    const uint64_t heads = s->model->query_heads / s->ranks;
+    const uint64_t parts = s->head_ranks > 0 ? s->head_ranks : s->ranks;
+    const uint64_t heads = s->model->query_heads / parts;
     const uint64_t q = tokens * heads * s->model->head_dim * size_of(s->dtypes.activations);
     const uint64_t out = up(q, 256) * 256 + tokens * heads * 4; /* with its LSE */
-    const uint64_t kv = kv_bytes(s, tokens, s->dtypes.kv) / s->ranks;
-    const uint64_t d_kv = kv_bytes(s, tokens, s->dtypes.kv_gradients) / s->ranks;
+    const uint64_t kv = kv_bytes(s, tokens, s->dtypes.kv) / parts;
+    const uint64_t d_kv = kv_bytes(s, tokens, s->dtypes.kv_gradients) / parts;
     uint64_t part = times_gathered(s, layer) * kv + times_attended(s, layer) * (q + out);
     if (s->pass == TDM_TRAIN)
         part += q + out + q + q + d_kv;
-    return (s->ranks - 1) * part;
+    return (parts - 1) * part;
 }
 
 /* Which of a sequence's `chunks` chunks a rank has; `dealt` are the program's, whose first round is
@@ -206,30 +207,32 @@ static struct volumes due_volumes(const struct tdm_schedule *s, const struct tdm
         for (uint64_t c = 0; c < chunks; c++) {
             uint64_t tokens = c + 1 < chunks ? ct : sequence->tokens - c * ct;
             for (uint32_t layer = 0; layer < model->layers; layer++) {
-                if (s->exchange == TDM_EXCHANGE_HEADS) {
+                if (s->exchange == TDM_EXCHANGE_HEADS || s->exchange == TDM_EXCHANGE_HEADS_GATHER)
                     due.received[TDM_OP_ALL_TO_ALL] += heads_bytes(s, layer, tokens);
+                if (s->exchange == TDM_EXCHANGE_HEADS)
                     continue;
-                }
                 if (s->exchange == TDM_EXCHANGE_RING || s->exchange == TDM_EXCHANGE_QUERIES) {
                     add_ring_bytes(s, layer, sequence, dealt, c, &due);
                     if (s->exchange == TDM_EXCHANGE_QUERIES && s->pass == TDM_TRAIN)
                         add_queries_bytes(s, layer, sequence, dealt, c, &due);
                     continue;
                 }
-                /* every chunk goes to all ranks but its own; means of its pages once */
+                /* every chunk goes to all ranks but its own, or to one of each row but its own by
+                 * heads; means of its pages once */
+                const uint64_t row = s->head_ranks > 0 ? s->head_ranks : 1;
                 if (s->selector.kind == TDM_SELECT_TOP_K && model->layer_kinds[layer].window == 0)
                     due.received[TDM_OP_GATHER] += (ranks - 1) * up(tokens, s->page_tokens) *
                                                    model->kv_heads * model->head_dim *
                                                    size_of(s->dtypes.kv);
-                due.received[TDM_OP_GATHER] +=
-                    times_gathered(s, layer) * (ranks - 1) * kv_bytes(s, tokens, s->dtypes.kv);
+                due.received[TDM_OP_GATHER] += times_gathered(s, layer) * (ranks / row - 1) *
+                                               kv_bytes(s, tokens, s->dtypes.kv);
                 /* a share comes from every other rank that has a chunk which sees it */
                 bool has[TDM_MAX_RANKS] = {false};
                 uint64_t others = 0;
                 for (uint64_t j = c; j < chunks && s->pass == TDM_TRAIN; j++) {
-                    uint64_t rank = rank_of(s, dealt, j, chunks);
+                    uint64_t rank = rank_of(s, dealt, j, chunks) / row;
                     bool sees = first_seen(s, layer, sequence, j * ct) < c * ct + tokens;
-                    others += sees && j > c && !has[rank];
+                    others += sees && rank != rank_of(s, dealt, c, chunks) / row && !has[rank];
                     has[rank] = has[rank] || sees;
                 }
                 due.received[TDM_OP_REDUCE] += others * kv_bytes(s, tokens, s->dtypes.kv_gradients);
@@ -287,7 +290,7 @@ static void make_plain(struct tdm_schedule *s, struct tdm_dice *dice)
     for (uint32_t i = 0; i < s->sequence_count; i++)
         most = most < s->sequences[i].tokens ? s->sequences[i].tokens : most;
     most = up(most, s->chunk_tokens);
-    if (s->exchange != TDM_EXCHANGE_HEADS)
+    if (s->exchange != TDM_EXCHANGE_HEADS && s->exchange != TDM_EXCHANGE_HEADS_GATHER)
         s->ranks = (uint32_t)tdm_dice_roll(dice, 2, most < 12 ? most : 12);
 }
 
@@ -295,7 +298,7 @@ static void ranks_exchange_what_is_due(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(150, 1500), compared = 0, windows = 0, documents = 0, kept = 0,
-             updates = 0, bytes = 0, heads = 0, means = 0, rings = 0, queries = 0;
+             updates = 0, bytes = 0, heads = 0, both = 0, means = 0, rings = 0, queries = 0;
     for (uint64_t n = 0; n < cases; n++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED, n);
         const struct tdm_random_options options = {
@@ -353,6 +356,7 @@ static void ranks_exchange_what_is_due(void **state)
         queries += schedule->exchange == TDM_EXCHANGE_QUERIES && schedule->pass == TDM_TRAIN &&
                    all.received[TDM_OP_HOP] > 0;
         heads += all.received[TDM_OP_ALL_TO_ALL] > 0;
+        both += schedule->exchange == TDM_EXCHANGE_HEADS_GATHER && all.received[TDM_OP_GATHER] > 0;
         means += tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K;
         compared++;
         tdm_program_free(program);
@@ -365,6 +369,7 @@ static void ranks_exchange_what_is_due(void **state)
     assert_true(tdm_case_enough("gather updated weights", updates, cases, 0.3));
     assert_true(tdm_case_enough("keep K and V", kept, cases, 0.1));
     assert_true(tdm_case_enough("divide the heads", heads, cases, 0.1));
+    assert_true(tdm_case_enough("divide them and gather", both, cases, 0.04));
     assert_true(tdm_case_enough("go around a ring", rings, cases, 0.1));
     assert_true(tdm_case_enough("pass queries around", queries, cases, 0.05));
     assert_true(tdm_case_enough("gather page means", means, cases, 0.02));

@@ -534,6 +534,14 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
         ranks--;
     if (ranks == 1)
         return;
+    if (most >= 2 * ranks && chunks >= 2 * ranks && schedule->deal != TDM_DEAL_GREEDY) {
+        schedule->ranks = ranks * (uint32_t)tdm_dice_roll(&dice, 2, most / ranks);
+        if (schedule->ranks > chunks)
+            schedule->ranks = 2 * ranks;
+        schedule->exchange = TDM_EXCHANGE_HEADS_GATHER;
+        schedule->head_ranks = ranks;
+        return;
+    }
     schedule->ranks = ranks;
     schedule->exchange = TDM_EXCHANGE_HEADS;
 }

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of a LLaMA-Factory config beside those of TrainingArguments: src/llamafactory/hparams and
+ * model/adapter.py of LLaMA-Factory ff6d4d12. */
+#include "commands/from_rules.h"
+
+#define NO_MEMORY TDM_FROM_NO_MEMORY
+#define FULL "sequences are assumed to be full"
+#define OF_PICTURES "the language model alone is predicted"
+
+static const json_t *said(const struct tdm_from_reading *r, const char *key)
+{
+    return json_object_get(r->root, key);
+}
+
+/* finetuning_type: lora if it is not said. */
+static bool has_adapter(const struct tdm_from_reading *r)
+{
+    const json_t *type = said(r, "finetuning_type");
+    return type == NULL || tdm_from_is(type, "lora");
+}
+
+static enum tdm_status read_type(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    return tdm_from_is(value, "lora") || tdm_from_is(value, "full")
+               ? TDM_OK
+               : tdm_from_bad(r, path, value, "lora and full are known");
+}
+
+static enum tdm_status read_stage(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    if (tdm_from_is(value, "sft") || tdm_from_is(value, "pt"))
+        return TDM_OK;
+    return tdm_from_is(value, "dpo") ? tdm_from_pair(r, "trainer", "dpo")
+                                     : tdm_from_bad(r, path, value, "sft, pt and dpo are known");
+}
+
+static enum tdm_status read_bits(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    const json_t *how = said(r, "quantization_method");
+    const json_int_t bits = json_integer_value(value);
+    if (how != NULL && !tdm_from_is(how, "bnb") && !tdm_from_is(how, "bitsandbytes"))
+        return tdm_from_bad(r, "quantization_method", how, "bnb is known");
+    return bits == 4   ? tdm_from_pair(r, "load_in_4bit", "true")
+           : bits == 8 ? tdm_from_pair(r, "load_in_8bit", "true")
+                       : tdm_from_bad(r, path, value, "4 and 8 are known");
+}
+
+static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    if (tdm_from_is(value, "auto"))
+        return tdm_from_note(r, path, "the attention of transformers");
+    if (tdm_from_is(value, "fa2") || tdm_from_is(value, "fa3"))
+        return tdm_from_pair(r, "attention", "flash");
+    return tdm_from_is(value, "sdpa") ? tdm_from_pair(r, "attention", "sdpa")
+           : tdm_from_is(value, "disabled")
+               ? tdm_from_pair(r, "attention", "eager")
+               : tdm_from_bad(r, path, value, "auto, sdpa, fa2, fa3 and disabled are known");
+}
+
+/* model/model_utils/liger_kernel.py: all its parts, and the fused loss. */
+static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    enum tdm_status status = tdm_from_pair(r, "logits", "fused");
+    return status == TDM_OK ? tdm_from_pair(r, "liger", "all") : status;
+}
+
+static enum tdm_status settle_adapter(const struct tdm_from_reading *r)
+{
+    enum tdm_status status = TDM_OK;
+    r->from->adapters = true;
+    if (said(r, "lora_rank") == NULL)
+        status = tdm_from_pair(r, "lora_rank", "8");
+    if (status == TDM_OK && json_integer_value(said(r, "quantization_bit")) == 4 &&
+        !json_is_false(said(r, "double_quantization")))
+        status = tdm_from_quiet_pair(r, "double_quantization", "yes");
+    return status;
+}
+
+/* Checkpoints are on and reentrant unless it says otherwise. Trained weights are fp32 unless it
+ * says pure_bf16 (adapter.py init_adapter), or ZeRO has masters of its own. */
+static enum tdm_status settle(const struct tdm_from_reading *r)
+{
+    r->from->is_training = r->from->is_trainer = true;
+    r->from->checkpoints = !json_is_true(said(r, "disable_gradient_checkpointing"));
+    r->from->reentrant = !json_is_false(said(r, "use_reentrant_gc"));
+    if (has_adapter(r))
+        return settle_adapter(r);
+    bool narrow = json_is_true(said(r, "pure_bf16")) || said(r, "deepspeed") != NULL;
+    return narrow ? TDM_OK : tdm_from_pair(r, "weights_dtype", "fp32");
+}
+
+static const struct tdm_from_rule rules[] = {
+    {"cutoff_len", SAYS(CONTEXT)},
+    {"finetuning_type", READ(read_type)},
+    {"stage", READ(read_stage)},
+    {"lora_rank", SET "lora_rank"},
+    {"lora_target", SET "lora_targets"},
+    {"lora_dropout", SET "lora_dropout"},
+    {"additional_target", SET "modules_to_save"},
+    {"quantization_bit", READ(read_bits)},
+    {"quantization_method", IGNORE "read with quantization_bit"},
+    {"quantization_type", IGNORE "nf4 and fp4 take the same"},
+    {"double_quantization", IGNORE "read with quantization_bit"},
+    {"flash_attn", READ(read_attention)},
+    {"enable_liger_kernel", READ(read_liger)},
+    {"pure_bf16", IGNORE "read as weights_dtype"},
+    {"disable_gradient_checkpointing", IGNORE "read as checkpointing"},
+    {"use_reentrant_gc", IGNORE "read as checkpointing"},
+    {"use_unsloth*", LACK "predicted without Unsloth's kernels"},
+    {"upcast_layernorm", LACK "norms are predicted in the dtype of the weights"},
+    {"upcast_lmhead_output", LACK "logits are predicted as transformers has them"},
+    {"fp8*", REFUSE "only bf16 is known"},
+    {"adapter_name_or_path", IGNORE NO_MEMORY},
+    {"shift_attn", REFUSE "name the method, --method longlora"},
+    {"use_galore", REFUSE "GaLore of LLaMA-Factory is not known; --set optimizer=galore is near"},
+    {"use_apollo", REFUSE "APOLLO is not known"},
+    {"use_badam", REFUSE "BAdam is not known"},
+    {"use_llama_pro", REFUSE "LLaMA Pro is not known"},
+    {"use_muon", ON "optimizer=muon"},
+    {"use_adam_mini", ON "optimizer=adam-mini"},
+    {"mixture_of_depths", REFUSE "mixture of depths is not known"},
+    {"freeze_*", IGNORE OF_PICTURES},
+    {"lora_alpha", IGNORE NO_MEMORY},
+    {"loraplus_*", IGNORE NO_MEMORY},
+    {"pissa_*", IGNORE NO_MEMORY},
+    {"pref_*", IGNORE NO_MEMORY},
+    {"dpo_*", IGNORE NO_MEMORY},
+    {"use_dft_loss", LACK "the loss of transformers is predicted"},
+    {"use_asft_loss", REFUSE "a loss with a reference is not known"},
+    {"use_eaft_loss", LACK "the loss of transformers is predicted"},
+    {"asft_alpha", IGNORE NO_MEMORY},
+    {"packing", IGNORE FULL},
+    {"neat_packing", IGNORE FULL},
+    {"image_*", IGNORE OF_PICTURES},
+    {"video_*", IGNORE OF_PICTURES},
+    {"dataset*", IGNORE NO_MEMORY},
+    {"media_dir", IGNORE NO_MEMORY},
+    {"template", IGNORE NO_MEMORY},
+    {"enable_thinking", IGNORE NO_MEMORY},
+    {"max_samples", IGNORE NO_MEMORY},
+    {"val_size", IGNORE NO_MEMORY},
+    {"overwrite_*", IGNORE NO_MEMORY},
+    {"preprocessing_*", IGNORE NO_MEMORY},
+    {"tokenized_path", IGNORE NO_MEMORY},
+    {"plot_loss", IGNORE NO_MEMORY},
+    {"include_num_input_tokens_seen", IGNORE NO_MEMORY},
+    {"use_swanlab", IGNORE NO_MEMORY},
+    {"swanlab_*", IGNORE NO_MEMORY},
+    {"ray_*", IGNORE NO_MEMORY},
+    {"rope_scaling", IGNORE NO_MEMORY},
+    {"predict_with_generate", IGNORE "evaluation is not predicted"},
+    {"*", TABLE(tdm_from_training_rules)},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_llamafactory = {.name = "a LLaMA-Factory config",
+                                                    .rules = rules,
+                                                    .signs = {"finetuning_type", "cutoff_len"},
+                                                    .settle = settle};
