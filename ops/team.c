@@ -70,7 +70,7 @@ const struct tdm_op_type tdm_all_to_all_type = {
     .operand =
         {
             [TDM_ALL_TO_ALL_CHUNK] = {"own chunk", TDM_READS | TDM_WRITES, true},
-            [TDM_ALL_TO_ALL_HEADS] = {"own heads", TDM_READS | TDM_WRITES, false},
+            [TDM_ALL_TO_ALL_HEADS] = {"own heads", TDM_READS | TDM_WRITES, true},
             [TDM_ALL_TO_ALL_PARTED] = {"heads on their way", TDM_WRITES, true},
         },
     .rate = TDM_RATE_ELEMENTWISE, /* schedule/cost.c has the way between ranks */

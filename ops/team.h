@@ -61,7 +61,8 @@ extern const struct tdm_op_type tdm_gather_all_type;
  * (HEADS is read, CHUNK written). */
 enum tdm_all_to_all_operand {
     TDM_ALL_TO_ALL_CHUNK, /* the rank's own chunk; absent if it has none among them */
-    TDM_ALL_TO_ALL_HEADS, /* the rank's heads of all chunks */
+    TDM_ALL_TO_ALL_HEADS, /* its heads of all chunks; absent if the ranks with the same chunks have
+                             none */
     /* written: workspace in which the heads of the own chunk lie by rank; absent without one */
     TDM_ALL_TO_ALL_PARTED,
     TDM_ALL_TO_ALL_OPERANDS
