@@ -114,13 +114,22 @@ struct tdm_ref tdm_low_own_kv(const struct tdm_lowering *l, const struct tdm_bod
                             l->program->chunks[body->chunk].slot % 2};
 }
 
+/* K and V in a row, or what is summed of their gradients, of the chunks of which the rank has
+ * heads. */
+static struct tdm_ref heads_in_row(const struct tdm_lowering *l, const struct tdm_body *body,
+                                   uint32_t row, struct some chunks)
+{
+    return chunks.set.first < chunks.set.end ? tdm_low_kv_ref(l, body, row, chunks.set.first)
+                                             : tdm_nowhere;
+}
+
 void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
                       uint32_t end_chunk)
 {
     const struct some chunks = some_of(l, first, end_chunk);
     const uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
     begin(l, body, chunks, TDM_READ, tdm_low_own_kv(l, body), TDM_OWN_KVPAGES);
-    end(l, body, chunks, TDM_WRITE, tdm_low_kv_ref(l, body, row, chunks.set.first),
+    end(l, body, chunks, TDM_WRITE, heads_in_row(l, body, row, chunks),
         tdm_low_tag(TDM_KVPAGES, body->layer, chunks.set.first));
 }
 
@@ -149,7 +158,7 @@ void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body)
     if (!body->absent)
         tdm_low_alloc_work(l, TDM_OWN_DKVPAGES);
     begin(l, body, chunks, TDM_WRITE, tdm_low_work(l, TDM_OWN_DKVPAGES), TDM_OWN_DKVPAGES);
-    end(l, body, chunks, TDM_READ, tdm_low_kv_ref(l, body, row, chunks.set.first),
+    end(l, body, chunks, TDM_READ, heads_in_row(l, body, row, chunks),
         tdm_low_sum_tag(TDM_DKVPAGES, body->layer, chunks.set.first, TDM_ITSELF));
 }
 
