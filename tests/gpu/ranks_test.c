@@ -106,10 +106,10 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, u
                                            (fp32 ? BOUND_FP32 : BOUND_BF16) * fabs(one.losses[0])));
     double off = passed ? difference(&team, &one) : INFINITY;
     passed = repeats && alike && loss && off <= (fp32 ? BOUND_FP32 : BOUND_BF16);
-    gpu_test_case(test, passed, "seed %llu: %u ranks, off by %.1e%s%s%s%s%s",
-                  (unsigned long long)seed, ranks, off, repeats ? "" : ", does not repeat",
-                  alike ? "" : ", the variant differs", loss ? "" : ", another loss",
-                  err.message[0] == '\0' ? "" : ": ", err.message);
+    gpu_test_case(test, passed, "seed %llu: %u ranks, %s, off by %.1e%s%s%s%s%s",
+                  (unsigned long long)seed, ranks, tdm_exchange_kind_name(schedule->exchange), off,
+                  repeats ? "" : ", does not repeat", alike ? "" : ", the variant differs",
+                  loss ? "" : ", another loss", err.message[0] == '\0' ? "" : ": ", err.message);
     tdm_steps_free(&team);
     tdm_steps_free(&again);
     tdm_steps_free(&other);
@@ -126,6 +126,7 @@ int main(void)
     const char *cases = getenv("TDM_CASES"), *seed = getenv("TDM_SEED");
     uint64_t first = seed == NULL ? BASE_SEED : test.seed, ran = 0;
     uint64_t count = cases == NULL ? CASES : strtoull(cases, NULL, 0);
+    unsigned exchanged[TDM_EXCHANGES] = {0}; /* cases by their exchange */
     if (tdm_backend_find(gpu_test_backend(), &backend, &err) != TDM_OK) {
         printf("%s\n", err.message);
         return 1;
@@ -134,12 +135,19 @@ int main(void)
         struct tdm_schedule *schedule = draw(first + i, backend, &err);
         if (schedule == NULL)
             continue;
+        exchanged[schedule->exchange]++;
         run_case(&test, backend, first + i, schedule);
         tdm_schedule_free(schedule);
         ran++;
     }
-    if (cases == NULL && seed == NULL)
-        gpu_test_case(&test, ran >= CASES_LEAST, "%llu of %llu cases have several ranks",
+    if (cases == NULL && seed == NULL) {
+        bool all = ran >= CASES_LEAST;
+        for (int i = 0; i < TDM_EXCHANGES; i++)
+            all = all && (exchanged[i] > 0 ||
+                          /* it takes two rows of two ranks */
+                          (i == TDM_EXCHANGE_HEADS_GATHER && ranks_most(backend) < 4));
+        gpu_test_case(&test, all, "%llu of %llu cases have several ranks, and each exchange some",
                       (unsigned long long)ran, (unsigned long long)count);
+    }
     return gpu_test_end(&test);
 }
