@@ -83,7 +83,8 @@ libtidemark_a_SOURCES += \
 	methods/deepspeed/method.c \
 	methods/deepspeed/parts.h \
 	methods/deepspeed/zero2.c \
-	methods/deepspeed/zero3.c
+	methods/deepspeed/zero3.c \
+	methods/deepspeed/zeropp.c
 
 # Megatron-LM.
 libtidemark_a_SOURCES += \

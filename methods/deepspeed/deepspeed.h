@@ -4,7 +4,8 @@
  * The prediction is for rank 0.
  * Sources: DeepSpeed 0.19
  * runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
- * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py.
+ * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py,
+ * csrc/quantization.
  */
 #ifndef TDM_METHODS_DEEPSPEED_DEEPSPEED_H
 #define TDM_METHODS_DEEPSPEED_DEEPSPEED_H
@@ -29,6 +30,9 @@ struct tdm_deepspeed_settings {
     uint64_t reduce_bucket_size, gradient_accumulation_steps;
     uint64_t prefetch_bucket_size, max_live_parameters, max_reuse_distance; /* of stage 3 */
     uint64_t param_persistence_threshold, sub_group_size;
+    /* ZeRO++ on stage 3. */
+    uint64_t hpz_partition_size; /* GPUs that share a second copy of the parameters; 0, 1: none */
+    bool quantized_weights, quantized_gradients;
 };
 
 /* The methods (method.c). */

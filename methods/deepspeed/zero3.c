@@ -40,6 +40,11 @@ struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t 
         tdm_zero_parameter(t, module, rows, columns, element_bytes, trained);
     struct zero_parameter *p = &d->parameters[number];
     uint64_t share = tdm_zero3_share(d, number);
+    if (tdm_zeropp_has_second(&d->s)) {
+        tdm_zeropp_keep_second(t, number);
+        if (d->s.offload_param) /* pinned blocks of invalid copies are used again */
+            tdm_zero_host(t, tdm_zeropp_second_share(d, number), BF16);
+    }
     if (d->s.offload_param && !p->persists)
         tdm_zero_host(t, share, BF16);
     else
@@ -189,7 +194,11 @@ static void reduce(struct tdm_torch_model *t)
         return;
     if (d->s.fp32_communication && !in_bucket(d))
         wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, FP32);
-    struct tdm_eager_value *flat = rearrange(t);
+    struct tdm_eager_value *flat = NULL;
+    if (tdm_zeropp_exchanges(&d->s, d->ranks, t->settings.context.gpus_per_node))
+        tdm_zeropp_reduce(t);
+    else
+        flat = rearrange(t);
     for (uint32_t i = 0; i < d->waiting_count; i++)
         shares += tdm_zero3_share(d, d->waiting[i]);
     if (accumulated(d) != communicated(d))
@@ -200,6 +209,10 @@ static void reduce(struct tdm_torch_model *t)
             offload_gradient(t, tdm_zero3_share(d, d->waiting[i]));
         tdm_drop(t->m, leaf->grad);
         leaf->grad = NULL;
+    }
+    for (uint32_t i = 0; i < d->waiting_count; i++) {
+        tdm_drop(t->m, d->parameters[d->waiting[i]].reduced);
+        d->parameters[d->waiting[i]].reduced = NULL;
     }
     tdm_drop(t->m, kept);
     tdm_drop(t->m, flat);
@@ -260,4 +273,5 @@ void tdm_zero3_step(struct tdm_torch_model *t)
     }
     d->states_made = true;
     tdm_zero3_gather_persistent(t);
+    tdm_zeropp_drop_seconds(t);
 }

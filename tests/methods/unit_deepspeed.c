@@ -242,6 +242,12 @@ static void trace_holds(void **state)
          {"tiled_mlp_compute=4", "tiled_logits=4", "checkpointing=on",
           "activation_checkpoint_cpu_offload=true"}},
         {"qwen2.5-1.5b", "zero3", 4, 4096, {"tiled_mlp_compute=3", "checkpointing=on"}},
+        {"qwen2.5-1.5b", "zero3", 4, 1024, {"zero_hpz_partition_size=2", "checkpointing=on"}},
+        {"qwen2.5-1.5b",
+         "zero3",
+         4,
+         1024,
+         {"zero_hpz_partition_size=2", "zero_quantized_weights=true", "lora_rank=8"}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -290,6 +296,135 @@ static void live_parameters_are_bounded(void **state)
     setting.pairs[1] = "stage3_max_reuse_distance=1e8";
     uint64_t little = run(&setting, NULL).step[2].peak.allocated;
     assert_true(much > little + 500 * MIB);
+}
+
+/* The quantizer's groups, by hand: 3,584^2 / 8 elements are 200,704 = 2^12 * 7^2 eights, whose largest
+ * divisor up to 1,000 is 896. 1,001 eights are 7 * 11 * 13; 1,009 is prime. */
+static void scales_are_counted(void **state)
+{
+    (void)state;
+    assert_int_equal(tdm_zeropp_groups(64), 1);
+    assert_int_equal(tdm_zeropp_groups(8000), 1);
+    assert_int_equal(tdm_zeropp_groups(8 * 1001), 7);
+    assert_int_equal(tdm_zeropp_groups(8 * 1009), 1009);
+    assert_int_equal(tdm_zeropp_groups(3584 * 3584 / 8), 224);
+}
+
+/* hpZ: when the forward ends, each of 8 GPUs has an eighth of all parameters besides its sixteenth;
+ * when the step ends it has not. Frozen parameters keep theirs. In host memory it is there once.
+ * Blocks of the allocator are up to 1 MiB larger than what is asked for. */
+#define ROUNDED (32 * MIB)
+static void second_copies_are_kept(void **state)
+{
+    struct setting setting = {
+        "qwen2.5-7b",
+        "zero3",
+        16,
+        256,
+        {"checkpointing=on", "stage3_max_live_parameters=0", "stage3_max_reuse_distance=0",
+         "stage3_param_persistence_threshold=0"}};
+    (void)state;
+    struct tdm_torch_run without = run(&setting, NULL);
+    setting.pairs[4] = "zero_hpz_partition_size=8";
+    struct tdm_torch_run with = run(&setting, NULL);
+    assert_near(with.step[0].before_bytes, without.step[0].before_bytes + 2 * PARAMETERS / 8, ROUNDED);
+    assert_near(with.step[2].end_bytes[TDM_PHASE_FORWARD],
+                without.step[2].end_bytes[TDM_PHASE_FORWARD] + 2 * PARAMETERS / 8, ROUNDED);
+    assert_int_equal(with.step[2].before_bytes, without.step[2].before_bytes);
+    assert_int_equal(with.step[2].end_bytes[2], with.step[1].end_bytes[2]);
+    setting.pairs[5] = "lora_rank=16";
+    with = run(&setting, NULL);
+    setting.pairs[4] = "zero_hpz_partition_size=1";
+    without = run(&setting, NULL);
+    assert_near(with.step[2].before_bytes, without.step[2].before_bytes + 2 * PARAMETERS / 8, ROUNDED);
+    setting.pairs[5] = "offload_param=cpu";
+    setting.pairs[6] = "pin_memory=false";
+    without = run(&setting, NULL);
+    setting.pairs[4] = "zero_hpz_partition_size=8";
+    with = run(&setting, NULL);
+    assert_near(with.step[2].host_bytes, without.step[2].host_bytes + 2 * PARAMETERS / 8, ROUNDED);
+    assert_int_equal(with.step[2].before_bytes, without.step[2].before_bytes);
+}
+
+static uint32_t counted(const struct setting *setting, uint64_t bytes)
+{
+    struct counting counting = {.bytes = bytes};
+    run(setting, &counting);
+    return counting.count;
+}
+
+#define HEAD UINT64_C(544997376) /* elements of the head, and of the embedding, of qwen2.5-7b */
+
+/* qwZ: the embedding and the head are gathered for the forward and for the backward, each time as
+ * bytes, with scales of 8 GPUs: a part is 8,515,584 = 2^12 * 3^3 * 7 * 11 eights, whose largest
+ * divisor up to 1,000 is 924. They become fp16 and from that bf16, of the same size. */
+static void weights_are_sent_in_8_bits(void **state)
+{
+    struct setting plain = {"qwen2.5-7b",
+                            "zero3",
+                            8,
+                            256,
+                            {"stage3_prefetch_bucket_size=0", "stage3_max_reuse_distance=0"}};
+    struct setting quantized = plain;
+    (void)state;
+    quantized.pairs[2] = "zero_quantized_weights=true";
+    assert_int_equal(counted(&quantized, HEAD), counted(&plain, HEAD) + 4);
+    assert_int_equal(counted(&quantized, 2 * HEAD), counted(&plain, 2 * HEAD) + 4);
+    assert_int_equal(counted(&quantized, UINT64_C(8) * 9216 * 4), 4);
+    struct tdm_torch_run out = run(&quantized, NULL), before = run(&plain, NULL);
+    assert_int_equal(out.step[2].before_bytes, before.step[2].before_bytes);
+    assert_int_equal(out.step[1].end_bytes[2], out.step[2].end_bytes[2]);
+}
+
+/* qgZ: gradients of embedding and head, which are larger than a bucket, in two nodes of 8 GPUs. A
+ * row has a scale. Within one node nothing is quantized. */
+static void gradients_are_sent_in_4_bits(void **state)
+{
+    struct setting plain = {"qwen2.5-7b", "zero3", 16, 256, {"checkpointing=on"}};
+    struct setting quantized = plain;
+    (void)state;
+    quantized.pairs[1] = "zero_quantized_gradients=true";
+    const struct {
+        uint64_t bytes;
+        uint32_t count;
+    } made[] = {
+        {HEAD / 2, 4},           /* sent and received in the node */
+        {152064 * 4, 4},         /* their scales */
+        {HEAD / 8 / 2, 4},       /* sent and received between nodes */
+        {152064 / 8 * 4, 4},     /* their scales */
+        {HEAD / 8 * 2, 2},       /* in fp16 */
+        {HEAD / 8 / 2 * 2, 2 * 3}, /* two sums and a mean */
+    };
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+        assert_int_equal(counted(&quantized, made[i].bytes),
+                         counted(&plain, made[i].bytes) + made[i].count);
+    plain.gpus = quantized.gpus = 8;
+    struct tdm_torch_run one = run(&plain, NULL), same = run(&quantized, NULL);
+    assert_int_equal(one.step[2].peak.reserved, same.step[2].peak.reserved);
+}
+
+static void impossible_zeropp_is_refused(void **state)
+{
+    static const struct setting bad[] = {
+        {"qwen2.5-7b", "zero3", 12, 256, {"zero_hpz_partition_size=8"}},
+        {"qwen2.5-7b", "zero3", 512, 256, {"zero_quantized_weights=true"}}, /* norms: 7 elements */
+        {"qwen2.5-7b", "zero3", 16, 256, {"zero_quantized_gradients=true", "reduce_scatter=false"}},
+        {"qwen2.5-7b", "zero3", 12, 256, {"zero_quantized_gradients=true"}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        const struct tdm_method *method;
+        struct tdm_method_settings settings = {
+            .torch = {.tokens = 256, .batch = 1, .ranks = bad[i].gpus}};
+        struct tdm_method_choices choices;
+        struct tdm_model *model;
+        struct tdm_error err;
+        size_t count = bad[i].pairs[1] != NULL ? 2 : 1;
+        must(tdm_model_load(bad[i].model, &model, &err), &err);
+        must(tdm_method_find(bad[i].method, &method, &err), &err);
+        must(tdm_method_apply(method, bad[i].pairs, count, &settings, &choices, &err), &err);
+        assert_int_equal(tdm_method_check(model, &settings, &err), TDM_USAGE);
+        tdm_model_free(model);
+    }
 }
 
 /* With tiles, neither logits nor an MLP's activations of all tokens are in memory. Offloaded
@@ -382,6 +517,11 @@ int main(void)
         cmocka_unit_test(alst_divides_sequences),
         cmocka_unit_test(trace_holds),
         cmocka_unit_test(live_parameters_are_bounded),
+        cmocka_unit_test(scales_are_counted),
+        cmocka_unit_test(second_copies_are_kept),
+        cmocka_unit_test(weights_are_sent_in_8_bits),
+        cmocka_unit_test(gradients_are_sent_in_4_bits),
+        cmocka_unit_test(impossible_zeropp_is_refused),
         cmocka_unit_test(long_sequences_are_tiled),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(frozen_parameters_have_no_gradients),
