@@ -34,6 +34,7 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"zero_optimization.offload_optimizer.pin_memory", SET "pin_memory"},
     {"zero_optimization.offload_param.device", SET "offload_param"},
     {"zero_optimization.offload_param.pin_memory", SET "pin_memory"},
+    {"zero_optimization.offload_optimizer.buffer_count", SET "optimizer_buffer_count"},
     {"zero_optimization.offload_optimizer.*", IGNORE "not modelled"},
     {"zero_optimization.offload_param.*", IGNORE "not modelled"},
     {"zero_optimization.contiguous_gradients", SET "contiguous_gradients"},

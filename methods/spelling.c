@@ -92,6 +92,7 @@ static const struct alias {
     /* DeepSpeed's config */
     {"offload_optimizer", "{\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
     {"offload_optimizer", "{\"device\": \"none\"}", "offload_optimizer", "none"},
+    {"offload_optimizer", "{\"device\": \"nvme\"}", "offload_optimizer", "nvme"},
     {"offload_param", "{\"device\": \"cpu\"}", "offload_param", "cpu"},
     {"offload_param", "{\"device\": \"none\"}", "offload_param", "none"},
     {"data_types", "{\"grad_accum_dtype\": \"bf16\"}", "grad_accum_dtype", "bf16"},

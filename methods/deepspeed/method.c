@@ -62,6 +62,11 @@ static bool has_checkpoints(const struct tdm_key_case *c)
     return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
 }
 
+static bool swaps_optimizer(const struct tdm_key_case *c)
+{
+    return c->settings->torch.deepspeed.offload_optimizer == TDM_OFFLOAD_NVME;
+}
+
 static bool has_several(const struct tdm_key_case *c)
 {
     return c->settings->torch.ranks > 1;
@@ -72,6 +77,7 @@ static bool has_nodes(const struct tdm_key_case *c)
     return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
 }
 
+static const struct tdm_key_need needs_nvme = {"without offload_optimizer=nvme", swaps_optimizer};
 static const struct tdm_key_need needs_several = {"on one GPU", has_several};
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
 static const struct tdm_key_need needs_alst_checkpoints = {"without checkpointing",
@@ -134,6 +140,15 @@ static const struct tdm_method_key stage3_keys[] = {
     {.name = NULL},
 };
 
+/* ZeRO-Infinity. */
+static const struct tdm_method_key nvme_keys[] = {
+    {"optimizer_buffer_count", "N", "4",
+     "buffer_count of offload_optimizer: swap buffers of a sub-group's elements each",
+     tdm_key_read_count, FIELD(optimizer_buffer_count), .least = TDM_NVME_LEAST_BUFFERS,
+     .most = MOST_RANKS, .needs = {&needs_nvme}},
+    {.name = NULL},
+};
+
 /* ZeRO++. */
 static const struct tdm_method_key zeropp_keys[] = {
     {"zero_hpz_partition_size", "N", "1",
@@ -150,13 +165,14 @@ static const struct tdm_method_key zeropp_keys[] = {
     {.name = NULL},
 };
 
+#define STATES_MEANING "states in host memory or on disk; the step is on the host"
 #define OVERLAP_MEANING "gathers and reductions run beside the computation: buffers of their own"
 
 static const struct tdm_method_key zero2_keys[] = {
     {"overlap_comm", "false|true", "false", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
+     tdm_key_read_choice, FIELD(offload_optimizer)},
     {"check_grad_overflow", "false|true", "true", "of bf16: gradients are looked through for inf",
      tdm_key_read_switch, FIELD(check_grad_overflow)},
     {.name = NULL},
@@ -165,9 +181,9 @@ static const struct tdm_method_key zero2_keys[] = {
 static const struct tdm_method_key zero3_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
-    {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
+    {"offload_optimizer", "none|cpu|nvme", "none", STATES_MEANING, tdm_key_read_choice,
+     FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_choice,
      FIELD(offload_param)},
     {.name = NULL},
 };
@@ -175,9 +191,9 @@ static const struct tdm_method_key zero3_keys[] = {
 static const struct tdm_method_key zero3_offload_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
-    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "cpu", "parts of parameters in host memory", tdm_key_read_switch,
+    {"offload_optimizer", "none|cpu|nvme", "cpu", STATES_MEANING, tdm_key_read_choice,
+     FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu", "cpu", "parts of parameters in host memory", tdm_key_read_choice,
      FIELD(offload_param)},
     {.name = NULL},
 };
@@ -185,9 +201,9 @@ static const struct tdm_method_key zero3_offload_keys[] = {
 /* What ALST's recipes switch on: ArcticTraining's projects/sequence-parallelism, and the tutorial
  * of DeepSpeed's Ulysses sequence parallelism. */
 static const struct tdm_method_key alst_assumed_keys[] = {
-    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
+    {"offload_optimizer", "none|cpu|nvme", "cpu", STATES_MEANING, tdm_key_read_choice,
+     FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_choice,
      FIELD(offload_param)},
     {"checkpointing", "off|on|on-reentrant", "on", "gradient checkpointing of every layer",
      tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
@@ -213,12 +229,12 @@ static const struct tdm_method_key alst_assumed_keys[] = {
 static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
                                                             NULL};
 static const struct tdm_method_key *const zero3_tables[] = {
-    zero3_keys, stage3_keys, zeropp_keys, common_keys, alst_keys, NULL};
+    zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
 static const struct tdm_method_key *const zero3_offload_tables[] = {
-    zero3_offload_keys, stage3_keys, zeropp_keys, common_keys, alst_keys, NULL};
+    zero3_offload_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
 
 static const struct tdm_method_key *const alst_tables[] = {
-    alst_assumed_keys, zero3_keys, stage3_keys, zeropp_keys, common_keys, alst_keys, NULL};
+    alst_assumed_keys, zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
@@ -283,9 +299,11 @@ static enum tdm_status check_zeropp(const struct tdm_model *model,
     return TDM_OK;
 }
 
-static const char *zeropp_assumption(const struct tdm_method_settings *settings)
+static const char *assumption3(const struct tdm_method_settings *settings)
 {
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
+    if (s->offload_optimizer == TDM_OFFLOAD_NVME)
+        return "swapping to NVMe as read in DeepSpeed 0.19; it was compared with no run";
     return tdm_zeropp_has_second(s) || s->quantized_weights || s->quantized_gradients
                ? "ZeRO++ as read in DeepSpeed 0.19; it was compared with no run"
                : NULL;
@@ -304,7 +322,7 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         return tdm_fail(err, TDM_USAGE, "--set tiled_logits: it goes with logits=hf alone");
     if (s->offload_optimizer && s->optimizer != TDM_DEEPSPEED_ADAM)
         return tdm_fail(err, TDM_USAGE,
-                        "--set optimizer: with offload_optimizer=cpu only AdamW is known");
+                        "--set optimizer: with offload_optimizer only AdamW is known");
     return TDM_OK;
 }
 
@@ -399,7 +417,7 @@ const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 /* The second communicator is for barriers. */
 #define ZERO3                                                                           \
     .without = without3, .communicators = 1, .check = check3, .cost = add_cost,         \
-    .assumption = zeropp_assumption,                                                    \
+    .assumption = assumption3,                                                          \
     .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
     .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
     .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \

@@ -26,6 +26,7 @@ struct zero_parameter {
     uint64_t offset, elements; /* `offset`: position of its first element among the trained ones */
     uint64_t shape[2];         /* its first two dimensions; of a vector `shape`[1] is 0 */
     bool trained, persists;
+    uint32_t group; /* sub-group of a trained parameter, in stage 3 */
     /* Stage 3 only. */
     struct tdm_eager_value
         *partition; /* this rank's partition; NULL: in the flat buffer, or in host memory */
@@ -39,6 +40,9 @@ struct zero_parameter {
     bool has_second;              /* hpZ: the group of this GPU has its own copy */
     struct tdm_eager_value *second;  /* this rank's part of that; NULL: it is in host memory */
     struct tdm_eager_value *reduced; /* qgZ: this rank's part of the gradient */
+    /* NVMe: this rank's part of the gradient in fp32, which is to be written, or of which some is
+     * too short for that and stays until the step. */
+    struct tdm_eager_value *wide, *unwritten;
 };
 
 /* What a gather in 8 bits has besides its buffer. */
@@ -183,6 +187,20 @@ void tdm_zeropp_send(struct tdm_torch_model *t, struct zero_quantized *q, uint64
 void tdm_zeropp_arrive(struct tdm_torch_model *t, struct zero_quantized *q, uint64_t elements);
 /* Reduces the gradients that are waiting, by exchanges in 4 bits. */
 void tdm_zeropp_reduce(struct tdm_torch_model *t);
+
+/* ---- stage 3: states on NVMe (nvme.c) ---- */
+
+/* AdamW's: master, gradient, two moments. */
+#define TDM_NVME_LEAST_BUFFERS 4u
+
+/* Are the states of a sub-group of so many elements swapped? Short ones stay in host memory. */
+bool tdm_nvme_swaps(const struct tdm_deepspeed *d, uint64_t elements);
+/* Takes the swap buffers, of which each holds the largest sub-group. */
+void tdm_nvme_start(struct tdm_torch_model *t);
+/* Writes the gradient that `wide` of the parameter is, if there is one. */
+void tdm_nvme_write_gradient(struct tdm_torch_model *t, uint32_t number);
+/* The optimizer's step on a sub-group that is swapped. */
+void tdm_nvme_step(struct tdm_torch_model *t, uint32_t group);
 
 /* ---- stage 3: gathers (gather.c) ---- */
 void tdm_zero3_begin_trace(struct tdm_torch_model *t); /* before a forward: reset_step */

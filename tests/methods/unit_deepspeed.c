@@ -403,6 +403,50 @@ static void gradients_are_sent_in_4_bits(void **state)
     assert_int_equal(one.step[2].peak.reserved, same.step[2].peak.reserved);
 }
 
+/* NVMe, 8 GPUs. In host memory are four buffers of the largest sub-group in fp32, bf16 gradients,
+ * and all states of sub-groups below 1 MiB: here every parameter is one, and norms, biases, k and v
+ * are short. The first step makes moments of one more. */
+static void states_are_swapped(void **state)
+{
+    enum { SHORT = (28 * (2 * 3584 + 3584 + 2 * 512 + 2 * 512 * 3584) + 3584) / 8 };
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              8,
+                              256,
+                              {"checkpointing=on", "pin_memory=false", "sub_group_size=1",
+                               "offload_optimizer=nvme"}};
+    uint64_t kept = 4 * 4 * (HEAD / 8) + 2 * PARAMETERS / 8 + UINT64_C(16) * SHORT;
+    (void)state;
+    struct tdm_torch_run out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, kept);
+    assert_int_equal(out.step[0].host_bytes, kept + 8 * (HEAD / 8));
+    setting.pairs[4] = "optimizer_buffer_count=8";
+    out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, kept + 4 * 4 * (HEAD / 8));
+    /* One sub-group of 951,952,064 elements, 192 more than a multiple of 256. */
+    setting.pairs[4] = "optimizer_buffer_count=4";
+    setting.pairs[2] = "sub_group_size=1e9";
+    out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes,
+                     16 * (PARAMETERS / 8 + 64) + 2 * PARAMETERS / 8);
+    /* Short gradients stay on the GPU, in fp32, until the step. */
+    setting.pairs[3] = "offload_optimizer=cpu";
+    setting.pairs[4] = NULL;
+    struct tdm_torch_run on_host = run(&setting, NULL);
+    assert_near(out.step[2].end_bytes[TDM_PHASE_BACKWARD],
+                on_host.step[2].end_bytes[TDM_PHASE_BACKWARD] + UINT64_C(4) * SHORT, 2 * MIB);
+    assert_int_equal(out.step[2].end_bytes[TDM_PHASE_OPTIMIZER],
+                     on_host.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER], out.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    setting.pairs[3] = "offload_optimizer=nvme";
+    setting.pairs[4] = "gradient_accumulation_steps=2"; /* only the last backward writes */
+    out = run(&setting, NULL);
+    setting.pairs[3] = "offload_optimizer=cpu";
+    on_host = run(&setting, NULL);
+    assert_int_equal(out.step[2].end_bytes[TDM_PHASE_FORWARD],
+                     on_host.step[2].end_bytes[TDM_PHASE_FORWARD]);
+}
+
 static void impossible_zeropp_is_refused(void **state)
 {
     static const struct setting bad[] = {
@@ -458,7 +502,7 @@ static void sizes_are_read(void **state)
     static const char *const bad[] = {
         "reduce_bucket_size=-3",  "reduce_bucket_size=0.5",        "reduce_bucket_size=1e99",
         "reduce_bucket_size=nan", "reduce_bucket_size=5e8x",       "sub_group_size=auto",
-        "offload_optimizer=nvme", "gradient_accumulation_steps=0", "grads=held"};
+        "offload_param=nvme", "optimizer_buffer_count=3", "gradient_accumulation_steps=0", "grads=held"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -521,6 +565,7 @@ int main(void)
         cmocka_unit_test(second_copies_are_kept),
         cmocka_unit_test(weights_are_sent_in_8_bits),
         cmocka_unit_test(gradients_are_sent_in_4_bits),
+        cmocka_unit_test(states_are_swapped),
         cmocka_unit_test(impossible_zeropp_is_refused),
         cmocka_unit_test(long_sequences_are_tiled),
         cmocka_unit_test(sizes_are_read),
