@@ -95,6 +95,7 @@ static const struct alias {
     {"offload_optimizer", "{\"device\": \"nvme\"}", "offload_optimizer", "nvme"},
     {"offload_param", "{\"device\": \"cpu\"}", "offload_param", "cpu"},
     {"offload_param", "{\"device\": \"none\"}", "offload_param", "none"},
+    {"offload_param", "{\"device\": \"nvme\"}", "offload_param", "nvme"},
     {"data_types", "{\"grad_accum_dtype\": \"bf16\"}", "grad_accum_dtype", "bf16"},
     {"data_types", "{\"grad_accum_dtype\": \"fp32\"}", "grad_accum_dtype", "fp32"},
     {"tiled_mlp_compute", "true", "tiled_mlp_compute", "auto"},

@@ -32,6 +32,7 @@ struct tdm_deepspeed_settings {
     enum tdm_deepspeed_offload offload_optimizer, offload_param;
     bool pin_memory;
     uint64_t optimizer_buffer_count; /* swap buffers of offload_optimizer=nvme */
+    uint64_t param_buffer_count, param_buffer_size, max_in_cpu; /* of offload_param=nvme */
     uint64_t reduce_bucket_size, gradient_accumulation_steps;
     uint64_t prefetch_bucket_size, max_live_parameters, max_reuse_distance; /* of stage 3 */
     uint64_t param_persistence_threshold, sub_group_size;

@@ -115,8 +115,13 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
         d->parameters[numbers[i]].status = ZERO_IN_FLIGHT;
         d->trace.here += (int64_t)d->parameters[numbers[i]].elements;
     }
+    for (uint32_t i = 0; i < count; i++)
+        tdm_nvme_read(t, numbers[i]);
     gather_alike(t, numbers, count, true);
     gather_alike(t, numbers, count, false);
+    for (uint32_t i = 0; i < count; i++) /* it will not be given back */
+        if (d->parameters[numbers[i]].persists)
+            tdm_nvme_forget(t, numbers[i]);
 }
 
 /* The parameters of a gather get their memory. What was sent in 8 bits is first made fp16: one
@@ -168,6 +173,7 @@ static void give_back(struct tdm_torch_model *t, uint32_t number)
         return;
     if (tdm_zeropp_has_second(&tdm_zero_of(t)->s))
         tdm_zeropp_keep_second(t, number);
+    tdm_nvme_forget(t, number);
     tdm_value_vacate(t->m, t->parameters[number]);
     p->status = ZERO_AWAY;
     tdm_zero_of(t)->trace.here -= (int64_t)p->elements;
@@ -239,8 +245,11 @@ static void fetch_ahead(struct tdm_torch_model *t)
     int64_t sum = 0;
     uint32_t count = 0;
     while (trace->next_use < trace->use_count && sum < most) {
-        const struct zero_use *use = &trace->uses[trace->next_use++];
+        const struct zero_use *use = &trace->uses[trace->next_use];
         struct zero_parameter *p = &d->parameters[use->parameter];
+        if (p->on_disk && !p->in_buffer)
+            break;
+        trace->next_use++;
         if ((int64_t)use->step > p->fetched_for)
             p->fetched_for = use->step;
         if (p->status == ZERO_AWAY) {
@@ -250,6 +259,7 @@ static void fetch_ahead(struct tdm_torch_model *t)
         }
     }
     gather(t, d->ahead, count);
+    tdm_nvme_read_ahead(t);
 }
 
 /* Advances the trace past the uses of the module. */
@@ -403,6 +413,7 @@ void tdm_zero3_gather_persistent(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].persists)
             continue;
+        tdm_nvme_read(t, i);
         if (has_memory(d))
             tdm_value_occupy(t->m, t->parameters[i]);
         d->parameters[i].status = ZERO_HERE;

@@ -67,6 +67,11 @@ static bool swaps_optimizer(const struct tdm_key_case *c)
     return c->settings->torch.deepspeed.offload_optimizer == TDM_OFFLOAD_NVME;
 }
 
+static bool swaps_param(const struct tdm_key_case *c)
+{
+    return c->settings->torch.deepspeed.offload_param == TDM_OFFLOAD_NVME;
+}
+
 static bool has_several(const struct tdm_key_case *c)
 {
     return c->settings->torch.ranks > 1;
@@ -78,6 +83,7 @@ static bool has_nodes(const struct tdm_key_case *c)
 }
 
 static const struct tdm_key_need needs_nvme = {"without offload_optimizer=nvme", swaps_optimizer};
+static const struct tdm_key_need needs_nvme_param = {"without offload_param=nvme", swaps_param};
 static const struct tdm_key_need needs_several = {"on one GPU", has_several};
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
 static const struct tdm_key_need needs_alst_checkpoints = {"without checkpointing",
@@ -146,6 +152,13 @@ static const struct tdm_method_key nvme_keys[] = {
      "buffer_count of offload_optimizer: swap buffers of a sub-group's elements each",
      tdm_key_read_count, FIELD(optimizer_buffer_count), .least = TDM_NVME_LEAST_BUFFERS,
      .most = MOST_RANKS, .needs = {&needs_nvme}},
+    {"param_buffer_count", "N", "5", "buffer_count of offload_param: swap buffers of parameters",
+     tdm_key_read_count, FIELD(param_buffer_count), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_nvme_param}},
+    {"param_buffer_size", "N", "1e8", "buffer_size of offload_param: elements of such a buffer",
+     read_elements, FIELD(param_buffer_size), .needs = {&needs_nvme_param}},
+    {"max_in_cpu", "N", "1e9", "elements of trained parameters that stay in host memory",
+     read_elements, FIELD(max_in_cpu), .needs = {&needs_nvme_param}},
     {.name = NULL},
 };
 
@@ -165,6 +178,7 @@ static const struct tdm_method_key zeropp_keys[] = {
     {.name = NULL},
 };
 
+#define PARTS_MEANING "parts of parameters in host memory, or on disk beyond max_in_cpu"
 #define STATES_MEANING "states in host memory or on disk; the step is on the host"
 #define OVERLAP_MEANING "gathers and reductions run beside the computation: buffers of their own"
 
@@ -183,7 +197,7 @@ static const struct tdm_method_key zero3_keys[] = {
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu|nvme", "none", STATES_MEANING, tdm_key_read_choice,
      FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_choice,
+    {"offload_param", "none|cpu|nvme", "none", PARTS_MEANING, tdm_key_read_choice,
      FIELD(offload_param)},
     {.name = NULL},
 };
@@ -193,7 +207,7 @@ static const struct tdm_method_key zero3_offload_keys[] = {
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu|nvme", "cpu", STATES_MEANING, tdm_key_read_choice,
      FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "cpu", "parts of parameters in host memory", tdm_key_read_choice,
+    {"offload_param", "none|cpu|nvme", "cpu", PARTS_MEANING, tdm_key_read_choice,
      FIELD(offload_param)},
     {.name = NULL},
 };
@@ -203,7 +217,7 @@ static const struct tdm_method_key zero3_offload_keys[] = {
 static const struct tdm_method_key alst_assumed_keys[] = {
     {"offload_optimizer", "none|cpu|nvme", "cpu", STATES_MEANING, tdm_key_read_choice,
      FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_choice,
+    {"offload_param", "none|cpu|nvme", "none", PARTS_MEANING, tdm_key_read_choice,
      FIELD(offload_param)},
     {"checkpointing", "off|on|on-reentrant", "on", "gradient checkpointing of every layer",
      tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
@@ -302,7 +316,7 @@ static enum tdm_status check_zeropp(const struct tdm_model *model,
 static const char *assumption3(const struct tdm_method_settings *settings)
 {
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
-    if (s->offload_optimizer == TDM_OFFLOAD_NVME)
+    if (s->offload_optimizer == TDM_OFFLOAD_NVME || s->offload_param == TDM_OFFLOAD_NVME)
         return "swapping to NVMe as read in DeepSpeed 0.19; it was compared with no run";
     return tdm_zeropp_has_second(s) || s->quantized_weights || s->quantized_gradients
                ? "ZeRO++ as read in DeepSpeed 0.19; it was compared with no run"
@@ -326,10 +340,35 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return TDM_OK;
 }
 
+static enum tdm_status check_nvme(const struct tdm_model *model,
+                                  const struct tdm_torch_settings *torch, struct tdm_error *err)
+{
+    const struct tdm_deepspeed_settings *s = &torch->deepspeed;
+    if (s->offload_param != TDM_OFFLOAD_NVME)
+        return TDM_OK;
+    if (s->offload_optimizer == TDM_OFFLOAD_NONE || tdm_zeropp_has_second(s))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set offload_param=nvme: it is known with offload_optimizer=cpu or nvme, "
+                        "and without zero_hpz_partition_size");
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct tdm_tensor *w = &model->tensors[i];
+        uint64_t part = tdm_size_ceil_div(w->elements, torch->ranks);
+        if (!tdm_nvme_writes_part(s, part) || part <= s->param_buffer_size)
+            continue;
+        tdm_fail(err, TDM_USAGE,
+                 "--set param_buffer_size: a GPU's part of %s has %" PRIu64 " elements",
+                 tdm_role_name(w->role), part);
+        return tdm_hint(err, "--set param_buffer_size=%" PRIu64, part);
+    }
+    return TDM_OK;
+}
+
 static enum tdm_status check3(const struct tdm_model *model, struct tdm_method_settings *settings,
                               struct tdm_error *err)
 {
     enum tdm_status status = check(model, settings, err);
+    if (status == TDM_OK)
+        status = check_nvme(model, &settings->torch, err);
     return status == TDM_OK ? check_zeropp(model, settings, err) : status;
 }
 

@@ -37,6 +37,7 @@ struct zero_parameter {
     int64_t fetched_for; /* the last trace step for which it was fetched */
     struct zero_gather *gather;
     struct tdm_eager_value *sent; /* the copy from host memory that a gather of it alone sends */
+    bool on_disk, in_buffer;      /* its partition is on NVMe, and now in a swap buffer */
     bool has_second;              /* hpZ: the group of this GPU has its own copy */
     struct tdm_eager_value *second;  /* this rank's part of that; NULL: it is in host memory */
     struct tdm_eager_value *reduced; /* qgZ: this rank's part of the gradient */
@@ -96,6 +97,7 @@ struct tdm_deepspeed {
         *collected; /* reduced gradients of this rank's partition, from the current backward */
     struct tdm_eager_value *gradients; /* the same, summed over the backwards since the last step */
     struct tdm_eager_value *offload_buffer;
+    uint64_t free_buffers; /* swap buffers of parameters that are on NVMe */
     struct zero_trace trace;
 };
 
@@ -188,7 +190,7 @@ void tdm_zeropp_arrive(struct tdm_torch_model *t, struct zero_quantized *q, uint
 /* Reduces the gradients that are waiting, by exchanges in 4 bits. */
 void tdm_zeropp_reduce(struct tdm_torch_model *t);
 
-/* ---- stage 3: states on NVMe (nvme.c) ---- */
+/* ---- stage 3: states and parameters on NVMe (nvme.c) ---- */
 
 /* AdamW's: master, gradient, two moments. */
 #define TDM_NVME_LEAST_BUFFERS 4u
@@ -201,6 +203,16 @@ void tdm_nvme_start(struct tdm_torch_model *t);
 void tdm_nvme_write_gradient(struct tdm_torch_model *t, uint32_t number);
 /* The optimizer's step on a sub-group that is swapped. */
 void tdm_nvme_step(struct tdm_torch_model *t, uint32_t group);
+/* Is a part of so many elements of a parameter written? */
+bool tdm_nvme_writes_part(const struct tdm_deepspeed_settings *s, uint64_t elements);
+/* The parts of trained parameters that host memory has room for are moved there; takes buffers for
+ * the others. */
+void tdm_nvme_place(struct tdm_torch_model *t);
+/* Reads a part into a swap buffer, unless it is there or not on NVMe; and gives the buffer back. */
+void tdm_nvme_read(struct tdm_torch_model *t, uint32_t number);
+void tdm_nvme_forget(struct tdm_torch_model *t, uint32_t number);
+/* Reads parts that are used after those that are being gathered. */
+void tdm_nvme_read_ahead(struct tdm_torch_model *t);
 
 /* ---- stage 3: gathers (gather.c) ---- */
 void tdm_zero3_begin_trace(struct tdm_torch_model *t); /* before a forward: reset_step */

@@ -45,9 +45,10 @@ struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t 
         if (d->s.offload_param) /* pinned blocks of invalid copies are used again */
             tdm_zero_host(t, tdm_zeropp_second_share(d, number), BF16);
     }
-    if (d->s.offload_param && !p->persists)
+    p->on_disk = tdm_nvme_writes_part(&d->s, share);
+    if (!p->on_disk && d->s.offload_param && !p->persists)
         tdm_zero_host(t, share, BF16);
-    else
+    else if (!p->on_disk)
         p->partition = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, share, BF16);
     tdm_value_vacate(t->m, value);
     return value;
@@ -76,10 +77,14 @@ static uint64_t make_groups(struct tdm_torch_model *t)
 }
 
 /* Moves the partitions through the host into one buffer, which is on the GPU, or with offload_param
- * on the host. */
+ * on the host, as far as it has room for them. */
 static void defragment(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    if (d->s.offload_param == TDM_OFFLOAD_NVME) {
+        tdm_nvme_place(t);
+        return;
+    }
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].trained)
             continue;

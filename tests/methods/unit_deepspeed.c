@@ -243,6 +243,12 @@ static void trace_holds(void **state)
           "activation_checkpoint_cpu_offload=true"}},
         {"qwen2.5-1.5b", "zero3", 4, 4096, {"tiled_mlp_compute=3", "checkpointing=on"}},
         {"qwen2.5-1.5b", "zero3", 4, 1024, {"zero_hpz_partition_size=2", "checkpointing=on"}},
+        {"qwen2.5-7b",
+         "zero3",
+         4,
+         1024,
+         {"offload_optimizer=nvme", "offload_param=nvme", "max_in_cpu=0", "param_buffer_count=64",
+          "param_buffer_size=2e8", "checkpointing=on"}},
         {"qwen2.5-1.5b",
          "zero3",
          4,
@@ -447,13 +453,69 @@ static void states_are_swapped(void **state)
                      on_host.step[2].end_bytes[TDM_PHASE_FORWARD]);
 }
 
-static void impossible_zeropp_is_refused(void **state)
+/* Parameters on NVMe, none of which host memory keeps. There are five buffers of 1e8 elements, one
+ * for what the step writes, each part in it to a multiple of 512 elements, and parts of k and v,
+ * which are short; shorter ones persist on the GPU. The GPU has what it has with offload_param=cpu,
+ * and these. */
+static void parts_are_swapped(void **state)
+{
+    enum { K_AND_V = 28 * 2 * 512 * 3584 / 8, PADDING = 28 * (2 * 64 + 64 + 2 * 448) + 64 };
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              8,
+                              256,
+                              {"checkpointing=on", "pin_memory=false", "offload_optimizer=nvme",
+                               "stage3_max_reuse_distance=0", "stage3_prefetch_bucket_size=0",
+                               "offload_param=nvme", "max_in_cpu=0"}};
+    const uint64_t states = 16 * (PARAMETERS / 8 + 64) + 2 * PARAMETERS / 8;
+    (void)state;
+    struct tdm_torch_run out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, states + UINT64_C(5) * 2 * 100000256 +
+                                                 2 * (PARAMETERS / 8 + PADDING) +
+                                                 UINT64_C(2) * K_AND_V);
+    setting.pairs[5] = "offload_param=cpu";
+    setting.pairs[6] = NULL;
+    struct tdm_torch_run on_host = run(&setting, NULL);
+    assert_near(out.step[2].peak.allocated, on_host.step[2].peak.allocated, 2 * MIB);
+    /* Host memory has room for all of them: only the buffers are more. */
+    setting.pairs[5] = "offload_param=nvme";
+    out = run(&setting, NULL);
+    assert_int_equal(out.step[2].peak.allocated, on_host.step[2].peak.allocated);
+    assert_int_equal(out.step[1].end_bytes[2], out.step[2].end_bytes[2]);
+}
+
+/* Parameters that stay to be used again keep their buffers. If all of them stay, five are too few,
+ * which the second step's forward finds: the first one gives all back. */
+static void buffers_run_out(void **state)
+{
+    struct setting setting = {
+        "qwen2.5-7b", "zero3", 8, 256, {"offload_optimizer=nvme", "offload_param=nvme",
+                                        "max_in_cpu=0", "stage3_max_reuse_distance=1e10"}};
+    struct tdm_model *model = NULL;
+    struct tdm_method_settings settings;
+    struct tdm_torch_run out;
+    struct tdm_error err;
+    (void)state;
+    read_setting(&setting, &model, &settings);
+    must(tdm_torch_run(model, &settings, &gpu, 3, NULL, &out, &err), &err);
+    assert_int_equal(out.steps, 2);
+    assert_true(out.step[1].failed && out.step[1].lacks != NULL);
+    assert_int_equal(out.step[1].failed_phase, TDM_PHASE_FORWARD);
+    tdm_model_free(model);
+    setting.pairs[4] = "param_buffer_count=400";
+    run(&setting, NULL);
+}
+
+/* In the fifth, the head's part has 136,249,344 elements, more than a buffer. */
+static void impossible_settings_are_refused(void **state)
 {
     static const struct setting bad[] = {
         {"qwen2.5-7b", "zero3", 12, 256, {"zero_hpz_partition_size=8"}},
         {"qwen2.5-7b", "zero3", 512, 256, {"zero_quantized_weights=true"}}, /* norms: 7 elements */
         {"qwen2.5-7b", "zero3", 16, 256, {"zero_quantized_gradients=true", "reduce_scatter=false"}},
-        {"qwen2.5-7b", "zero3", 12, 256, {"zero_quantized_gradients=true"}}};
+        {"qwen2.5-7b", "zero3", 12, 256, {"zero_quantized_gradients=true"}},
+        {"qwen2.5-7b", "zero3", 4, 256, {"offload_optimizer=cpu", "offload_param=nvme"}},
+        {"qwen2.5-7b", "zero3", 8, 256, {"offload_param=nvme"}}};
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const struct tdm_method *method;
@@ -502,7 +564,7 @@ static void sizes_are_read(void **state)
     static const char *const bad[] = {
         "reduce_bucket_size=-3",  "reduce_bucket_size=0.5",        "reduce_bucket_size=1e99",
         "reduce_bucket_size=nan", "reduce_bucket_size=5e8x",       "sub_group_size=auto",
-        "offload_param=nvme", "optimizer_buffer_count=3", "gradient_accumulation_steps=0", "grads=held"};
+        "offload_param=disk", "optimizer_buffer_count=3", "param_buffer_count=0", "gradient_accumulation_steps=0", "grads=held"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -566,7 +628,9 @@ int main(void)
         cmocka_unit_test(weights_are_sent_in_8_bits),
         cmocka_unit_test(gradients_are_sent_in_4_bits),
         cmocka_unit_test(states_are_swapped),
-        cmocka_unit_test(impossible_zeropp_is_refused),
+        cmocka_unit_test(parts_are_swapped),
+        cmocka_unit_test(buffers_run_out),
+        cmocka_unit_test(impossible_settings_are_refused),
         cmocka_unit_test(long_sequences_are_tiled),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(frozen_parameters_have_no_gradients),
