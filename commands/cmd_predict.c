@@ -161,7 +161,8 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
         return status;
     if (!p->runs)
         say_failure(a, failure, sizeof(failure));
-    tdm_fail(err, TDM_INFEASIBLE, "%s: %s%s", p->failure.lacks != NULL ? "does not run" : "does not fit",
+    tdm_fail(err, TDM_INFEASIBLE, "%s: %s%s",
+             p->failure.lacks != NULL ? "does not run" : "does not fit",
              tdm_predict_need_text(r, a, need), failure);
     tdm_remedies_text(&a->remedies, hint);
     return tdm_hint(err, "%s%s", hint, a->remedies.complete ? "" : "; --verbose looks further");

@@ -42,8 +42,8 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
     d->seconds = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->group_elements = calloc(most_parameters, sizeof(*d->group_elements));
     d->trace.backward = calloc(d->module_count, sizeof(*d->trace.backward));
-    if (d->modules == NULL || d->parameters == NULL || d->waiting == NULL || d->ahead == NULL || d->alike == NULL ||
-        d->masters == NULL || d->firsts == NULL || d->seconds == NULL ||
+    if (d->modules == NULL || d->parameters == NULL || d->waiting == NULL || d->ahead == NULL ||
+        d->alike == NULL || d->masters == NULL || d->firsts == NULL || d->seconds == NULL ||
         d->group_elements == NULL || d->trace.backward == NULL) {
         tdm_zero_free(d);
         return NULL;
@@ -72,7 +72,8 @@ void tdm_zero_free(void *state)
     free(d);
 }
 
-/* Joint weights of experts have three dimensions, of which a value has the first two as its rows. */
+/* Joint weights of experts have three dimensions, of which a value has the first two as its rows.
+ */
 static void set_shape(const struct tdm_torch_model *t, struct zero_parameter *p, uint32_t module,
                       uint64_t rows, uint64_t columns)
 {

@@ -3,10 +3,10 @@
  * the next modules are prefetched. They are released when the module ends, unless they persist or
  * are used again soon. The first step records the order of modules, which later steps rely on.
  * Parameters that are gathered together share a buffer, which stays until all of them have been
- * waited for. What ZeRO++ changes is in zeropp.c. Source: runtime/zero/partitioned_param_coordinator.py (fetch_sub_module,
- * release_sub_module, reset_step, __params_to_release, release_backward_leftovers),
- * partition_parameters.py (all_gather_coalesced, AllGatherHandle, AllGatherCoalescedHandle,
- * free_param). */
+ * waited for. What ZeRO++ changes is in zeropp.c. Source:
+ * runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module, reset_step,
+ * __params_to_release, release_backward_leftovers), partition_parameters.py (all_gather_coalesced,
+ * AllGatherHandle, AllGatherCoalescedHandle, free_param). */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
@@ -19,7 +19,7 @@
 struct zero_gather {
     struct tdm_eager_value *buffer;
     struct zero_quantized quantized; /* qwZ */
-    uint32_t waiting, count; /* parameters that have not been waited for */
+    uint32_t waiting, count;         /* parameters that have not been waited for */
     bool arrived;
     uint32_t numbers[];
 };
@@ -78,9 +78,8 @@ static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint
     if (d->parameters[numbers[0]].has_second)
         ranks = tdm_zeropp_second_ranks(&d->s, ranks);
     gather->count = gather->waiting = count;
-    gather->buffer =
-        tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION, tdm_size_mul(share, ranks),
-                     d->s.quantized_weights ? INT8 : BF16);
+    gather->buffer = tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION,
+                                  tdm_size_mul(share, ranks), d->s.quantized_weights ? INT8 : BF16);
     if (d->s.quantized_weights)
         tdm_zeropp_send(t, &gather->quantized, share, ranks, count > 1, d->s.offload_param);
     else

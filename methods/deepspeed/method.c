@@ -248,7 +248,8 @@ static const struct tdm_method_key *const zero3_offload_tables[] = {
     zero3_offload_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
 
 static const struct tdm_method_key *const alst_tables[] = {
-    alst_assumed_keys, zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
+    alst_assumed_keys, zero3_keys,  stage3_keys, nvme_keys,
+    zeropp_keys,       common_keys, alst_keys,   NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
@@ -262,7 +263,8 @@ static bool is_odd(uint64_t elements, uint64_t ranks)
     return tdm_size_ceil_div(elements, ranks) % TDM_ZEROPP_MULTIPLE != 0;
 }
 
-/* The first tensor of which a rank's part, or that of its adapters, cannot be quantized; NULL: none.
+/* The first tensor of which a rank's part, or that of its adapters, cannot be quantized; NULL:
+ * none.
  */
 static const struct tdm_tensor *unquantizable(const struct tdm_model *model,
                                               const struct tdm_torch_settings *torch)
@@ -379,7 +381,8 @@ static void add_shared(struct tdm_traffic *traffic, struct tdm_gpu_group group, 
         tdm_traffic_add(traffic, group, bytes * (double)(group.ranks - 1) / (double)group.ranks);
 }
 
-/* Gradients of `trained` elements in 4 bits: in a node, then a node's part of them between nodes. */
+/* Gradients of `trained` elements in 4 bits: in a node, then a node's part of them between nodes.
+ */
 static void add_exchanges(struct tdm_traffic *traffic, const struct tdm_torch_settings *torch,
                           double trained)
 {
@@ -454,14 +457,13 @@ const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
 /* The second communicator is for barriers. */
-#define ZERO3                                                                           \
-    .without = without3, .communicators = 1, .check = check3, .cost = add_cost,         \
-    .assumption = assumption3,                                                          \
-    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
-    .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
-    .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \
-    .leave_module = tdm_zero3_leave, .gradient = tdm_zero3_gradient,                    \
-    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                        \
+#define ZERO3                                                                                    \
+    .without = without3, .communicators = 1, .check = check3, .cost = add_cost,                  \
+    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,                 \
+    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
+    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
+    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
+    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};

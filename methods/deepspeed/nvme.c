@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizer states and parameters on NVMe (ZeRO-Infinity). Of states host memory has a few locked buffers, of which each
- * holds the largest sub-group in fp32. The gradients of a bucket are made fp32 on the GPU and
- * written through the buffers. What is too short to be written stays on the GPU until the step, and
- * with it the tensor that it is a part of. The step reads a sub-group, steps it on the host, and
- * writes it. Parts of parameters are read into buffers of one size before they are gathered, and a
- * buffer is free again when its parameter is given back; without a free buffer DeepSpeed fails.
- * Block size and parallelism of "aio" are those that are assumed: 1 MiB, 1.
+/* Optimizer states and parameters on NVMe (ZeRO-Infinity). Of states host memory has a few locked
+ * buffers, of which each holds the largest sub-group in fp32. The gradients of a bucket are made
+ * fp32 on the GPU and written through the buffers. What is too short to be written stays on the GPU
+ * until the step, and with it the tensor that it is a part of. The step reads a sub-group, steps it
+ * on the host, and writes it. Parts of parameters are read into buffers of one size before they are
+ * gathered, and a buffer is free again when its parameter is given back; without a free buffer
+ * DeepSpeed fails. Block size and parallelism of "aio" are those that are assumed: 1 MiB, 1.
  * Sources: DeepSpeed 0.19, runtime/swap_tensor/{partitioned_param_swapper,optimizer_utils,
- * partitioned_optimizer_swapper,utils}.py (SwapBufferManager, _swap_out_gradients, _adjust_for_misaligned_lengths,
- * swap_in_optimizer_state), runtime/zero/stage3.py (_create_fp16_partitions_with_defragmentation,
- * _create_fp32_partitions, partition_grads, _offload_grad_partition_at_boundary),
- * partitioned_param_coordinator.py (__prefetch_nvme_param_partitions), csrc/pin_memory/page_alloc.cpp. */
+ * partitioned_optimizer_swapper,utils}.py (SwapBufferManager, _swap_out_gradients,
+ * _adjust_for_misaligned_lengths, swap_in_optimizer_state), runtime/zero/stage3.py
+ * (_create_fp16_partitions_with_defragmentation, _create_fp32_partitions, partition_grads,
+ * _offload_grad_partition_at_boundary), partitioned_param_coordinator.py
+ * (__prefetch_nvme_param_partitions), csrc/pin_memory/page_alloc.cpp. */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
@@ -129,8 +130,7 @@ void tdm_nvme_place(struct tdm_torch_model *t)
     if (some_on_disk) /* reserve_partitioned_swap_space: the step writes through it */
         tdm_host_take(t->m, largest_bytes);
     d->free_buffers = d->s.param_buffer_count;
-    tdm_host_take(t->m,
-                  tdm_size_mul(aligned_part_bytes(d->s.param_buffer_size), d->free_buffers));
+    tdm_host_take(t->m, tdm_size_mul(aligned_part_bytes(d->s.param_buffer_size), d->free_buffers));
 }
 
 void tdm_nvme_read(struct tdm_torch_model *t, uint32_t number)

@@ -36,9 +36,9 @@ struct zero_parameter {
         owner; /* the module whose backward recomputes the layer that gathered it, or ZERO_NONE */
     int64_t fetched_for; /* the last trace step for which it was fetched */
     struct zero_gather *gather;
-    struct tdm_eager_value *sent; /* the copy from host memory that a gather of it alone sends */
-    bool on_disk, in_buffer;      /* its partition is on NVMe, and now in a swap buffer */
-    bool has_second;              /* hpZ: the group of this GPU has its own copy */
+    struct tdm_eager_value *sent;    /* the copy from host memory that a gather of it alone sends */
+    bool on_disk, in_buffer;         /* its partition is on NVMe, and now in a swap buffer */
+    bool has_second;                 /* hpZ: the group of this GPU has its own copy */
     struct tdm_eager_value *second;  /* this rank's part of that; NULL: it is in host memory */
     struct tdm_eager_value *reduced; /* qgZ: this rank's part of the gradient */
     /* NVMe: this rank's part of the gradient in fp32, which is to be written, or of which some is
@@ -86,8 +86,8 @@ struct tdm_deepspeed {
     uint32_t group_count;
     /* Gradients that are being reduced. */
     struct tdm_eager_value *buckets[2];
-    uint32_t bucket, *waiting, waiting_count,
-        *ahead, *alike; /* numbers of parameters: to be reduced, and for gathers */
+    uint32_t bucket, *waiting, waiting_count, *ahead,
+        *alike; /* numbers of parameters: to be reduced, and for gathers */
     uint64_t bucket_elements;
     bool ready;           /* the buckets are allocated */
     bool states_made;     /* the optimizer states in host memory are allocated */

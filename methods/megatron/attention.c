@@ -102,9 +102,10 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
     uint64_t dim = t->config->head_dim, keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
     for (unsigned i = 0; i < 3; i++)
         if (grads[i] == NULL)
-            grads[i] = tdm_value_new(
-                m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
-                (i == 0 ? kernel->heads : kernel->groups) * (i == 2 ? megatron_value_dim(t->config) : dim), BF16);
+            grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
+                                     (i == 0 ? kernel->heads : kernel->groups) *
+                                         (i == 2 ? megatron_value_dim(t->config) : dim),
+                                     BF16);
     if (t->flash) {
         /* mha_varlen_bwd pads every sequence. */
         uint64_t padded = t->packed ? kernel->queries + t->sequences * TDM_FLASH_ROWS
@@ -189,7 +190,8 @@ static struct tdm_eager_value *attend_by_scores(struct tdm_megatron *t, struct t
         mask = tdm_value_new(m, rows, t->tokens, BOOL);
         left = tdm_replace(m, left, tdm_value_new(m, rows, t->tokens, BF16));
     }
-    struct tdm_eager_value *output = tdm_value_new(m, q->rows, t->heads * megatron_value_dim(t->config), BF16);
+    struct tdm_eager_value *output =
+        tdm_value_new(m, q->rows, t->heads * megatron_value_dim(t->config), BF16);
     for (unsigned i = 0; i < 3; i++)
         tdm_node_save(m, node, inputs[i]);
     tdm_node_save(m, node, weights);

@@ -304,8 +304,8 @@ static void live_parameters_are_bounded(void **state)
     assert_true(much > little + 500 * MIB);
 }
 
-/* The quantizer's groups, by hand: 3,584^2 / 8 elements are 200,704 = 2^12 * 7^2 eights, whose largest
- * divisor up to 1,000 is 896. 1,001 eights are 7 * 11 * 13; 1,009 is prime. */
+/* The quantizer's groups, by hand: 3,584^2 / 8 elements are 200,704 = 2^12 * 7^2 eights, whose
+ * largest divisor up to 1,000 is 896. 1,001 eights are 7 * 11 * 13; 1,009 is prime. */
 static void scales_are_counted(void **state)
 {
     (void)state;
@@ -322,18 +322,19 @@ static void scales_are_counted(void **state)
 #define ROUNDED (32 * MIB)
 static void second_copies_are_kept(void **state)
 {
-    struct setting setting = {
-        "qwen2.5-7b",
-        "zero3",
-        16,
-        256,
-        {"checkpointing=on", "stage3_max_live_parameters=0", "stage3_max_reuse_distance=0",
-         "stage3_param_persistence_threshold=0"}};
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              16,
+                              256,
+                              {"checkpointing=on", "stage3_max_live_parameters=0",
+                               "stage3_max_reuse_distance=0",
+                               "stage3_param_persistence_threshold=0"}};
     (void)state;
     struct tdm_torch_run without = run(&setting, NULL);
     setting.pairs[4] = "zero_hpz_partition_size=8";
     struct tdm_torch_run with = run(&setting, NULL);
-    assert_near(with.step[0].before_bytes, without.step[0].before_bytes + 2 * PARAMETERS / 8, ROUNDED);
+    assert_near(with.step[0].before_bytes, without.step[0].before_bytes + 2 * PARAMETERS / 8,
+                ROUNDED);
     assert_near(with.step[2].end_bytes[TDM_PHASE_FORWARD],
                 without.step[2].end_bytes[TDM_PHASE_FORWARD] + 2 * PARAMETERS / 8, ROUNDED);
     assert_int_equal(with.step[2].before_bytes, without.step[2].before_bytes);
@@ -342,7 +343,8 @@ static void second_copies_are_kept(void **state)
     with = run(&setting, NULL);
     setting.pairs[4] = "zero_hpz_partition_size=1";
     without = run(&setting, NULL);
-    assert_near(with.step[2].before_bytes, without.step[2].before_bytes + 2 * PARAMETERS / 8, ROUNDED);
+    assert_near(with.step[2].before_bytes, without.step[2].before_bytes + 2 * PARAMETERS / 8,
+                ROUNDED);
     setting.pairs[5] = "offload_param=cpu";
     setting.pairs[6] = "pin_memory=false";
     without = run(&setting, NULL);
@@ -394,11 +396,11 @@ static void gradients_are_sent_in_4_bits(void **state)
         uint64_t bytes;
         uint32_t count;
     } made[] = {
-        {HEAD / 2, 4},           /* sent and received in the node */
-        {152064 * 4, 4},         /* their scales */
-        {HEAD / 8 / 2, 4},       /* sent and received between nodes */
-        {152064 / 8 * 4, 4},     /* their scales */
-        {HEAD / 8 * 2, 2},       /* in fp16 */
+        {HEAD / 2, 4},             /* sent and received in the node */
+        {152064 * 4, 4},           /* their scales */
+        {HEAD / 8 / 2, 4},         /* sent and received between nodes */
+        {152064 / 8 * 4, 4},       /* their scales */
+        {HEAD / 8 * 2, 2},         /* in fp16 */
         {HEAD / 8 / 2 * 2, 2 * 3}, /* two sums and a mean */
     };
     for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
@@ -415,12 +417,12 @@ static void gradients_are_sent_in_4_bits(void **state)
 static void states_are_swapped(void **state)
 {
     enum { SHORT = (28 * (2 * 3584 + 3584 + 2 * 512 + 2 * 512 * 3584) + 3584) / 8 };
-    struct setting setting = {"qwen2.5-7b",
-                              "zero3",
-                              8,
-                              256,
-                              {"checkpointing=on", "pin_memory=false", "sub_group_size=1",
-                               "offload_optimizer=nvme"}};
+    struct setting setting = {
+        "qwen2.5-7b",
+        "zero3",
+        8,
+        256,
+        {"checkpointing=on", "pin_memory=false", "sub_group_size=1", "offload_optimizer=nvme"}};
     uint64_t kept = 4 * 4 * (HEAD / 8) + 2 * PARAMETERS / 8 + UINT64_C(16) * SHORT;
     (void)state;
     struct tdm_torch_run out = run(&setting, NULL);
@@ -433,8 +435,7 @@ static void states_are_swapped(void **state)
     setting.pairs[4] = "optimizer_buffer_count=4";
     setting.pairs[2] = "sub_group_size=1e9";
     out = run(&setting, NULL);
-    assert_int_equal(out.step[2].host_bytes,
-                     16 * (PARAMETERS / 8 + 64) + 2 * PARAMETERS / 8);
+    assert_int_equal(out.step[2].host_bytes, 16 * (PARAMETERS / 8 + 64) + 2 * PARAMETERS / 8);
     /* Short gradients stay on the GPU, in fp32, until the step. */
     setting.pairs[3] = "offload_optimizer=cpu";
     setting.pairs[4] = NULL;
@@ -443,7 +444,8 @@ static void states_are_swapped(void **state)
                 on_host.step[2].end_bytes[TDM_PHASE_BACKWARD] + UINT64_C(4) * SHORT, 2 * MIB);
     assert_int_equal(out.step[2].end_bytes[TDM_PHASE_OPTIMIZER],
                      on_host.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
-    assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER], out.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER],
+                     out.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
     setting.pairs[3] = "offload_optimizer=nvme";
     setting.pairs[4] = "gradient_accumulation_steps=2"; /* only the last backward writes */
     out = run(&setting, NULL);
@@ -488,9 +490,12 @@ static void parts_are_swapped(void **state)
  * which the second step's forward finds: the first one gives all back. */
 static void buffers_run_out(void **state)
 {
-    struct setting setting = {
-        "qwen2.5-7b", "zero3", 8, 256, {"offload_optimizer=nvme", "offload_param=nvme",
-                                        "max_in_cpu=0", "stage3_max_reuse_distance=1e10"}};
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              8,
+                              256,
+                              {"offload_optimizer=nvme", "offload_param=nvme", "max_in_cpu=0",
+                               "stage3_max_reuse_distance=1e10"}};
     struct tdm_model *model = NULL;
     struct tdm_method_settings settings;
     struct tdm_torch_run out;
@@ -561,10 +566,17 @@ static void long_sequences_are_tiled(void **state)
 
 static void sizes_are_read(void **state)
 {
-    static const char *const bad[] = {
-        "reduce_bucket_size=-3",  "reduce_bucket_size=0.5",        "reduce_bucket_size=1e99",
-        "reduce_bucket_size=nan", "reduce_bucket_size=5e8x",       "sub_group_size=auto",
-        "offload_param=disk", "optimizer_buffer_count=3", "param_buffer_count=0", "gradient_accumulation_steps=0", "grads=held"};
+    static const char *const bad[] = {"reduce_bucket_size=-3",
+                                      "reduce_bucket_size=0.5",
+                                      "reduce_bucket_size=1e99",
+                                      "reduce_bucket_size=nan",
+                                      "reduce_bucket_size=5e8x",
+                                      "sub_group_size=auto",
+                                      "offload_param=disk",
+                                      "optimizer_buffer_count=3",
+                                      "param_buffer_count=0",
+                                      "gradient_accumulation_steps=0",
+                                      "grads=held"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
