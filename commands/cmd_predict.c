@@ -129,7 +129,10 @@ static void say_failure(const struct tdm_predict_answer *a, char *out, size_t ou
     const struct tdm_method_failure *failure = &a->prediction.failure;
     uint64_t weights = tdm_size_add(a->prediction.parameters_bytes,
                                     tdm_torch_runtime_bytes(&a->prediction.runtime));
-    if (failure->unmade && weights > a->machine->topology.places[TDM_DEVICE].capacity_bytes)
+    if (failure->lacks != NULL)
+        snprintf(out, out_bytes, " (step %" PRIu32 " has too few %s in the %s)", failure->step,
+                 failure->lacks, tdm_torch_phase_name(failure->phase));
+    else if (failure->unmade && weights > a->machine->topology.places[TDM_DEVICE].capacity_bytes)
         snprintf(out, out_bytes, " (there is no room for the model itself)");
     else if (failure->unmade) /* gradient buffers, or pages for all K and V */
         snprintf(out, out_bytes, " (there is no room for what is made before the first step)");
@@ -149,7 +152,7 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
                               struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
-    char need[TDM_PREDICT_TEXT], failure[96] = "", hint[TDM_REMEDY_TEXT];
+    char need[TDM_PREDICT_TEXT], failure[128] = "", hint[TDM_REMEDY_TEXT];
     const uint64_t most_work = r->verbose ? 0 : hint_work(p->work + a->longest_work);
     enum tdm_status status =
         tdm_method_remedies(a->method, a->model, a->machine, &a->settings, &a->choices, r->margin,
@@ -158,7 +161,9 @@ static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_pr
         return status;
     if (!p->runs)
         say_failure(a, failure, sizeof(failure));
-    tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s%s", tdm_predict_need_text(r, a, need), failure);
+    tdm_fail(err, TDM_INFEASIBLE, "%s: %s%s",
+             p->failure.lacks != NULL ? "does not run" : "does not fit",
+             tdm_predict_need_text(r, a, need), failure);
     tdm_remedies_text(&a->remedies, hint);
     return tdm_hint(err, "%s%s", hint, a->remedies.complete ? "" : "; --verbose looks further");
 }

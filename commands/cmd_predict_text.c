@@ -191,11 +191,12 @@ const char *tdm_predict_need_text(const struct tdm_predict_request *r,
     const struct tdm_method_prediction *p = &a->prediction;
     uint64_t device_bytes = a->machine->topology.places[TDM_DEVICE].capacity_bytes;
     char need[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE], peak[TDM_FORMAT_SIZE], margin[48] = "";
-    bool known = p->runs || p->endless;
+    bool known = p->runs || p->endless, lacks = p->failure.lacks != NULL;
     uint64_t used_bytes = p->fits_device ? p->kept_bytes
+                          : lacks        ? p->failure.used_bytes
                           : known        ? tdm_method_peak_bytes(p)
                                          : p->least_bytes;
-    if (!p->fits_device && used_bytes <= device_bytes)
+    if (!p->fits_device && !lacks && used_bytes <= device_bytes)
         snprintf(margin, sizeof(margin), " and a margin of %g%%", 100 * r->margin);
     tdm_format_bytes(used_bytes, need);
     tdm_format_bytes(device_bytes, has);
@@ -205,8 +206,11 @@ const char *tdm_predict_need_text(const struct tdm_predict_request *r,
                   out, TDM_PREDICT_TEXT,
                   "uses %s of %s (%s is enough, as PyTorch gives cached memory back when it must)",
                   tdm_format_bytes(tdm_method_peak_bytes(p), peak), has, need)
-            : snprintf(out, TDM_PREDICT_TEXT, "needs %s%s%s of %s", known ? "" : "more than ", need,
-                       margin, has);
+            : snprintf(out, TDM_PREDICT_TEXT, "%s%s%s of %s",
+                       lacks   ? "stops at "
+                       : known ? "needs "
+                               : "needs more than ",
+                       need, margin, has);
     if (p->host_peak_bytes == 0)
         return out;
     length += snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length,
@@ -229,6 +233,8 @@ const char *tdm_predict_verdict_text(const struct tdm_predict_request *r,
     size_t end_bytes = TDM_PREDICT_TEXT - (size_t)length;
     if (p->fits)
         snprintf(end, end_bytes, ": fits with a margin of %g%%", 100 * r->margin);
+    else if (p->failure.lacks != NULL)
+        snprintf(end, end_bytes, ": too few %s", p->failure.lacks);
     else if (a->longest_tokens > 0)
         snprintf(end, end_bytes, ": does not fit; longest context %s",
                  tdm_format_tokens(a->longest_tokens, text));

@@ -24,6 +24,19 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                 : tdm_from_bad(r, path, value, "Adam and AdamW are known");
 }
 
+/* 1, the default, is off, and may be in the config of any stage. */
+static enum tdm_status read_second_copy(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    char text[32];
+    if (!json_is_integer(value))
+        return tdm_from_bad(r, path, value, "it is a number of GPUs");
+    if (json_integer_value(value) <= 1)
+        return tdm_from_note(r, path, "there is no second copy of parameters");
+    snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    return tdm_from_pair(r, "zero_hpz_partition_size", text);
+}
+
 /* DeepSpeed 0.19: runtime/config.py, zero/config.py. */
 static const struct tdm_from_rule deepspeed_rules[] = {
     {"train_micro_batch_size_per_gpu", SAYS(BATCH)},
@@ -34,7 +47,11 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"zero_optimization.offload_optimizer.pin_memory", SET "pin_memory"},
     {"zero_optimization.offload_param.device", SET "offload_param"},
     {"zero_optimization.offload_param.pin_memory", SET "pin_memory"},
+    {"zero_optimization.offload_optimizer.buffer_count", SET "optimizer_buffer_count"},
     {"zero_optimization.offload_optimizer.*", IGNORE "not modelled"},
+    {"zero_optimization.offload_param.buffer_count", SET "param_buffer_count"},
+    {"zero_optimization.offload_param.buffer_size", SET "param_buffer_size"},
+    {"zero_optimization.offload_param.max_in_cpu", SET "max_in_cpu"},
     {"zero_optimization.offload_param.*", IGNORE "not modelled"},
     {"zero_optimization.contiguous_gradients", SET "contiguous_gradients"},
     {"zero_optimization.overlap_comm", SET "overlap_comm"},
@@ -57,8 +74,12 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"zero_optimization.round_robin_gradients", IGNORE NO_MEMORY},
     {"zero_optimization.ignore_unused_parameters", IGNORE NO_MEMORY},
     {"zero_optimization.cpu_offload", REFUSE "say offload_optimizer"},
-    {"zero_optimization.zero_hpz_partition_size", ONE "ZeRO++ is not known"},
-    {"zero_optimization.zero_quantized_*", REFUSE "ZeRO++ is not known"},
+    {"zero_optimization.zero_hpz_partition_size", READ(read_second_copy)},
+    {"zero_optimization.zero_quantized_weights", SET "zero_quantized_weights"},
+    {"zero_optimization.zero_quantized_gradients", SET "zero_quantized_gradients"},
+    {"zero_optimization.zero_quantized_nontrainable_weights",
+     REFUSE "of ZeRO++ zero_quantized_weights and zero_quantized_gradients are known"},
+    {"zero_optimization.zeropp_loco_param.*", REFUSE "of ZeRO++ LoCo is not known"},
     {"communication_data_type", SET "communication_data_type"},
     {"data_types.grad_accum_dtype", SET "grad_accum_dtype"},
     {"bf16.enabled", IGNORE "bf16 is assumed"},

@@ -119,7 +119,7 @@ json_t *tdm_predict_remedies_json(const struct tdm_remedies *remedies)
 /* The limit that is exceeded, in plan's words. NULL: none. */
 static const char *binding_of(const struct tdm_method_prediction *p)
 {
-    if (p->fits)
+    if (p->fits || p->failure.lacks != NULL)
         return NULL;
     if (p->fits_device)
         return "host";

@@ -81,9 +81,11 @@ libtidemark_a_SOURCES += \
 	methods/deepspeed/deepspeed.c methods/deepspeed/deepspeed.h \
 	methods/deepspeed/gather.c \
 	methods/deepspeed/method.c \
+	methods/deepspeed/nvme.c \
 	methods/deepspeed/parts.h \
 	methods/deepspeed/zero2.c \
-	methods/deepspeed/zero3.c
+	methods/deepspeed/zero3.c \
+	methods/deepspeed/zeropp.c
 
 # Megatron-LM.
 libtidemark_a_SOURCES += \

@@ -165,6 +165,7 @@ static void note_failure(struct tdm_method_prediction *p)
     const struct tdm_method_step *last = &p->steps[p->highest];
     p->failure = (struct tdm_method_failure){.step = last->number,
                                              .phase = last->torch.failed_phase,
+                                             .lacks = last->torch.lacks,
                                              .unmade = last->torch.unmade,
                                              .used_bytes = last->used_bytes};
 }

@@ -34,6 +34,7 @@ static inline uint64_t tdm_method_cached_bytes(const struct tdm_method_step *ste
 struct tdm_method_failure {
     uint32_t step;
     enum tdm_torch_phase phase;
+    const char *lacks;   /* what there is too few of, if that is not the device's memory; or NULL */
     bool unmade;         /* it failed before the first step: the model itself does not fit */
     uint64_t used_bytes; /* the maximum up to the failure */
 };

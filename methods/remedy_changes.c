@@ -37,6 +37,7 @@ static const struct row {
     {"gradient_as_bucket_view", "yes", NULL, .words = "gradient_as_bucket_view=True"},
     {"reduce_bucket_size", "5e7", LARGER, .words = "\"reduce_bucket_size\": 5e7"},
     {"sub_group_size", "1e8", LARGER, .words = "\"sub_group_size\": 1e8"},
+    {"zero_hpz_partition_size", "1", LARGER, .words = "\"zero_hpz_partition_size\": 1"},
     {"stage3_max_live_parameters", "1e8", LARGER, .words = "\"stage3_max_live_parameters\": 1e8"},
     {"stage3_max_reuse_distance", "1e8", LARGER, .words = "\"stage3_max_reuse_distance\": 1e8"},
     {"overlap_comm", "false", NULL, .words = "\"overlap_comm\": false"},

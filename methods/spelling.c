@@ -92,8 +92,10 @@ static const struct alias {
     /* DeepSpeed's config */
     {"offload_optimizer", "{\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
     {"offload_optimizer", "{\"device\": \"none\"}", "offload_optimizer", "none"},
+    {"offload_optimizer", "{\"device\": \"nvme\"}", "offload_optimizer", "nvme"},
     {"offload_param", "{\"device\": \"cpu\"}", "offload_param", "cpu"},
     {"offload_param", "{\"device\": \"none\"}", "offload_param", "none"},
+    {"offload_param", "{\"device\": \"nvme\"}", "offload_param", "nvme"},
     {"data_types", "{\"grad_accum_dtype\": \"bf16\"}", "grad_accum_dtype", "bf16"},
     {"data_types", "{\"grad_accum_dtype\": \"fp32\"}", "grad_accum_dtype", "fp32"},
     {"tiled_mlp_compute", "true", "tiled_mlp_compute", "auto"},

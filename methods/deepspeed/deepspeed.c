@@ -36,13 +36,14 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
     d->parameters = calloc(most_parameters, sizeof(*d->parameters));
     d->waiting = calloc(most_parameters, sizeof(*d->waiting));
     d->ahead = calloc(most_parameters, sizeof(*d->ahead));
+    d->alike = calloc(most_parameters, sizeof(*d->alike));
     d->masters = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->firsts = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->seconds = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->group_elements = calloc(most_parameters, sizeof(*d->group_elements));
     d->trace.backward = calloc(d->module_count, sizeof(*d->trace.backward));
     if (d->modules == NULL || d->parameters == NULL || d->waiting == NULL || d->ahead == NULL ||
-        d->masters == NULL || d->firsts == NULL || d->seconds == NULL ||
+        d->alike == NULL || d->masters == NULL || d->firsts == NULL || d->seconds == NULL ||
         d->group_elements == NULL || d->trace.backward == NULL) {
         tdm_zero_free(d);
         return NULL;
@@ -58,6 +59,7 @@ void tdm_zero_free(void *state)
     tdm_zero3_free_gathers(d);
     free(d->modules);
     free(d->ahead);
+    free(d->alike);
     free(d->parameters);
     free(d->waiting);
     free(d->masters);
@@ -68,6 +70,21 @@ void tdm_zero_free(void *state)
     free(d->trace.uses);
     free(d->trace.backward);
     free(d);
+}
+
+/* Joint weights of experts have three dimensions, of which a value has the first two as its rows.
+ */
+static void set_shape(const struct tdm_torch_model *t, struct zero_parameter *p, uint32_t module,
+                      uint64_t rows, uint64_t columns)
+{
+    uint32_t within = module < TDM_MODULE_FIRST_LAYER
+                          ? 0
+                          : (module - TDM_MODULE_FIRST_LAYER) % TDM_MODULES_A_LAYER;
+    bool joint = within == TDM_MODULE_ROLES + TDM_ROLE_EXPERTS_GATE_UP ||
+                 within == TDM_MODULE_ROLES + TDM_ROLE_EXPERTS_DOWN;
+    uint64_t experts = t->config->experts.count;
+    p->shape[0] = joint ? experts : rows > 1 ? rows : columns;
+    p->shape[1] = joint ? rows / experts : rows > 1 ? columns : 0;
 }
 
 struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t module,
@@ -83,6 +100,7 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* the head uses it too */
         d->modules[TDM_MODULE_HEAD] = *of;
     p->elements = tdm_value_elements(value);
+    set_shape(t, p, module, rows, columns);
     p->trained = trained;
     p->persists = p->elements <= d->s.param_persistence_threshold;
     p->owner = ZERO_NONE;
@@ -121,9 +139,16 @@ struct tdm_eager_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
         [TDM_METHOD_COMMUNICATION] = "bucket",
         [TDM_METHOD_WORKSPACE] = "scratch of the step",
     };
+    return tdm_zero_named(t, stream, category, names[category], elements, bytes);
+}
+
+struct tdm_eager_value *tdm_zero_named(struct tdm_torch_model *t, uint32_t stream,
+                                       enum tdm_method_category category, const char *name,
+                                       uint64_t elements, uint16_t bytes)
+{
     enum tdm_method_category before = t->m->category;
     struct tdm_label label = t->m->label;
-    t->m->label = (struct tdm_label){.name = names[category], .layer = TDM_NO_LAYER};
+    t->m->label = (struct tdm_label){.name = name, .layer = TDM_NO_LAYER};
     t->m->stream = tdm_zero_of(t)->s.overlap_comm ? stream : ZERO_COMPUTE;
     t->m->category = category;
     struct tdm_eager_value *value = tdm_value_new(t->m, elements, 1, bytes);

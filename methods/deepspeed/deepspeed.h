@@ -4,7 +4,8 @@
  * The prediction is for rank 0.
  * Sources: DeepSpeed 0.19
  * runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
- * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py.
+ * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py,
+ * csrc/quantization, runtime/swap_tensor.
  */
 #ifndef TDM_METHODS_DEEPSPEED_DEEPSPEED_H
 #define TDM_METHODS_DEEPSPEED_DEEPSPEED_H
@@ -20,15 +21,24 @@ enum tdm_deepspeed_optimizer {
     TDM_DEEPSPEED_TORCH_ADAMW_FUSED,
 };
 
+/* Where optimizer states and partitions of parameters are. */
+enum tdm_deepspeed_offload { TDM_OFFLOAD_NONE, TDM_OFFLOAD_CPU, TDM_OFFLOAD_NVME };
+
 /* Keys of a DeepSpeed config, with their names there. Sizes are in elements. */
 struct tdm_deepspeed_settings {
     enum tdm_deepspeed_optimizer optimizer;
     bool overlap_comm, contiguous_gradients, reduce_scatter, check_grad_overflow;
     bool fp32_communication, fp32_accumulation; /* communication_data_type, grad_accum_dtype */
-    bool offload_optimizer, offload_param, pin_memory;
+    enum tdm_deepspeed_offload offload_optimizer, offload_param;
+    bool pin_memory;
+    uint64_t optimizer_buffer_count; /* swap buffers of offload_optimizer=nvme */
+    uint64_t param_buffer_count, param_buffer_size, max_in_cpu; /* of offload_param=nvme */
     uint64_t reduce_bucket_size, gradient_accumulation_steps;
     uint64_t prefetch_bucket_size, max_live_parameters, max_reuse_distance; /* of stage 3 */
     uint64_t param_persistence_threshold, sub_group_size;
+    /* ZeRO++ on stage 3. */
+    uint64_t hpz_partition_size; /* GPUs that share a second copy of the parameters; 0, 1: none */
+    bool quantized_weights, quantized_gradients;
 };
 
 /* The methods (method.c). */

@@ -3,9 +3,10 @@
  * the next modules are prefetched. They are released when the module ends, unless they persist or
  * are used again soon. The first step records the order of modules, which later steps rely on.
  * Parameters that are gathered together share a buffer, which stays until all of them have been
- * waited for. Source: runtime/zero/partitioned_param_coordinator.py (fetch_sub_module,
- * release_sub_module, reset_step, __params_to_release, release_backward_leftovers),
- * partition_parameters.py (all_gather_coalesced, AllGatherCoalescedHandle, free_param). */
+ * waited for. What ZeRO++ changes is in zeropp.c. Source:
+ * runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module, reset_step,
+ * __params_to_release, release_backward_leftovers), partition_parameters.py (all_gather_coalesced,
+ * AllGatherHandle, AllGatherCoalescedHandle, free_param). */
 #include "methods/deepspeed/parts.h"
 
 #include "base/size.h"
@@ -17,7 +18,8 @@
 
 struct zero_gather {
     struct tdm_eager_value *buffer;
-    uint32_t waiting, count; /* parameters that have not been waited for */
+    struct zero_quantized quantized; /* qwZ */
+    uint32_t waiting, count;         /* parameters that have not been waited for */
     bool arrived;
     uint32_t numbers[];
 };
@@ -53,23 +55,56 @@ static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t element
                : NULL;
 }
 
-/* Gathers several parameters through one buffer. */
+/* Elements of this rank that a gather sends, from the second copy where there is one. */
+static uint64_t sent_share(const struct tdm_deepspeed *d, uint32_t number)
+{
+    return d->parameters[number].has_second ? tdm_zeropp_second_share(d, number)
+                                            : tdm_zero3_share(d, number);
+}
+
+/* Gathers several parameters, or one in 8 bits, through one buffer. */
 static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
 {
     struct tdm_deepspeed *d = t->wrapped;
     struct zero_gather *gather = calloc(1, sizeof(*gather) + count * sizeof(gather->numbers[0]));
-    uint64_t share = 0;
+    uint64_t share = 0, ranks = d->ranks;
     if (gather == NULL)
         tdm_eager_no_memory(t->m);
     for (uint32_t i = 0; i < count; i++) {
         gather->numbers[i] = numbers[i];
-        share += tdm_zero3_share(d, numbers[i]);
+        share += sent_share(d, numbers[i]);
         d->parameters[numbers[i]].gather = gather;
     }
+    if (d->parameters[numbers[0]].has_second)
+        ranks = tdm_zeropp_second_ranks(&d->s, ranks);
     gather->count = gather->waiting = count;
-    gather->buffer =
-        tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION, tdm_size_mul(share, d->ranks), BF16);
-    tdm_drop(t->m, bring(t, share));
+    gather->buffer = tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION,
+                                  tdm_size_mul(share, ranks), d->s.quantized_weights ? INT8 : BF16);
+    if (d->s.quantized_weights)
+        tdm_zeropp_send(t, &gather->quantized, share, ranks, count > 1, d->s.offload_param);
+    else
+        tdm_drop(t->m, bring(t, share));
+}
+
+/* Gathers parameters that have second copies, or those that have none: __all_gather_params_. */
+static void gather_alike(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t all,
+                         bool from_second)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < all; i++)
+        if (d->parameters[numbers[i]].has_second == from_second)
+            d->alike[count++] = numbers[i];
+    if (d->ranks > 1 && (count > 1 || (count == 1 && d->s.quantized_weights))) {
+        gather_many(t, d->alike, count);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        /* NCCL's work holds it until it is waited for (ProcessGroupNCCL.cpp,
+         * stashed_for_allocator_safety_). */
+        d->parameters[d->alike[i]].sent = bring(t, sent_share(d, d->alike[i]));
+        occupy(t, d->alike[i]);
+    }
 }
 
 static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
@@ -79,16 +114,35 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
         d->parameters[numbers[i]].status = ZERO_IN_FLIGHT;
         d->trace.here += (int64_t)d->parameters[numbers[i]].elements;
     }
-    if (count > 1 && d->ranks > 1) {
-        gather_many(t, numbers, count);
-        return;
+    for (uint32_t i = 0; i < count; i++)
+        tdm_nvme_read(t, numbers[i]);
+    gather_alike(t, numbers, count, true);
+    gather_alike(t, numbers, count, false);
+    for (uint32_t i = 0; i < count; i++) /* it will not be given back */
+        if (d->parameters[numbers[i]].persists)
+            tdm_nvme_forget(t, numbers[i]);
+}
+
+/* The parameters of a gather get their memory. What was sent in 8 bits is first made fp16: one
+ * parameter at once; of several all together, and each is copied from that. */
+static void receive(struct tdm_torch_model *t, struct zero_gather *gather)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    bool quantized = d->s.quantized_weights, several = gather->count > 1;
+    if (quantized)
+        tdm_zeropp_arrive(t, &gather->quantized,
+                          several ? tdm_value_elements(gather->buffer)
+                                  : d->parameters[gather->numbers[0]].elements);
+    for (uint32_t i = 0; i < gather->count; i++) {
+        struct zero_parameter *p = &d->parameters[gather->numbers[i]];
+        struct tdm_eager_value *joined = NULL;
+        if (quantized && several)
+            joined = tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION, p->elements, FP16);
+        occupy(t, gather->numbers[i]);
+        tdm_drop(t->m, joined);
+        p->status = ZERO_HERE;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        /* NCCL's work holds it until it is waited for (ProcessGroupNCCL.cpp,
-         * stashed_for_allocator_safety_). */
-        d->parameters[numbers[i]].sent = bring(t, tdm_zero3_share(d, numbers[i]));
-        occupy(t, numbers[i]);
-    }
+    gather->arrived = true;
 }
 
 static void wait_for(struct tdm_torch_model *t, uint32_t number)
@@ -101,14 +155,12 @@ static void wait_for(struct tdm_torch_model *t, uint32_t number)
     if (gather == NULL)
         return;
     if (!gather->arrived)
-        for (uint32_t i = 0; i < gather->count; i++) {
-            occupy(t, gather->numbers[i]);
-            d->parameters[gather->numbers[i]].status = ZERO_HERE;
-        }
-    gather->arrived = true;
+        receive(t, gather);
     d->parameters[number].gather = NULL;
     if (--gather->waiting > 0)
         return;
+    tdm_drop(t->m, gather->quantized.wide);
+    tdm_drop(t->m, gather->quantized.scales);
     tdm_drop(t->m, gather->buffer);
     free(gather);
 }
@@ -118,6 +170,9 @@ static void give_back(struct tdm_torch_model *t, uint32_t number)
     struct zero_parameter *p = &tdm_zero_of(t)->parameters[number];
     if (p->status != ZERO_HERE || p->users != 0)
         return;
+    if (tdm_zeropp_has_second(&tdm_zero_of(t)->s))
+        tdm_zeropp_keep_second(t, number);
+    tdm_nvme_forget(t, number);
     tdm_value_vacate(t->m, t->parameters[number]);
     p->status = ZERO_AWAY;
     tdm_zero_of(t)->trace.here -= (int64_t)p->elements;
@@ -189,8 +244,11 @@ static void fetch_ahead(struct tdm_torch_model *t)
     int64_t sum = 0;
     uint32_t count = 0;
     while (trace->next_use < trace->use_count && sum < most) {
-        const struct zero_use *use = &trace->uses[trace->next_use++];
+        const struct zero_use *use = &trace->uses[trace->next_use];
         struct zero_parameter *p = &d->parameters[use->parameter];
+        if (p->on_disk && !p->in_buffer)
+            break;
+        trace->next_use++;
         if ((int64_t)use->step > p->fetched_for)
             p->fetched_for = use->step;
         if (p->status == ZERO_AWAY) {
@@ -200,6 +258,7 @@ static void fetch_ahead(struct tdm_torch_model *t)
         }
     }
     gather(t, d->ahead, count);
+    tdm_nvme_read_ahead(t);
 }
 
 /* Advances the trace past the uses of the module. */
@@ -353,6 +412,7 @@ void tdm_zero3_gather_persistent(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].persists)
             continue;
+        tdm_nvme_read(t, i);
         if (has_memory(d))
             tdm_value_occupy(t->m, t->parameters[i]);
         d->parameters[i].status = ZERO_HERE;

@@ -4,8 +4,11 @@
  * are keys of tdm_keys_torch. */
 #include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
+#include "base/size.h"
+#include "methods/divisors.h"
 #include "methods/method.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +16,7 @@
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, torch.deepspeed.name)
 #define MOST_ELEMENTS (UINT64_C(1) << 44)
 #define MOST_ACCUMULATION 65536u
+#define MOST_RANKS 65536u
 
 /* "5e8", "500000000" or "auto". */
 static enum tdm_status read_elements(const struct tdm_method_key *key, const char *value,
@@ -58,6 +62,30 @@ static bool has_checkpoints(const struct tdm_key_case *c)
     return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
 }
 
+static bool swaps_optimizer(const struct tdm_key_case *c)
+{
+    return c->settings->torch.deepspeed.offload_optimizer == TDM_OFFLOAD_NVME;
+}
+
+static bool swaps_param(const struct tdm_key_case *c)
+{
+    return c->settings->torch.deepspeed.offload_param == TDM_OFFLOAD_NVME;
+}
+
+static bool has_several(const struct tdm_key_case *c)
+{
+    return c->settings->torch.ranks > 1;
+}
+
+static bool has_nodes(const struct tdm_key_case *c)
+{
+    return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
+}
+
+static const struct tdm_key_need needs_nvme = {"without offload_optimizer=nvme", swaps_optimizer};
+static const struct tdm_key_need needs_nvme_param = {"without offload_param=nvme", swaps_param};
+static const struct tdm_key_need needs_several = {"on one GPU", has_several};
+static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
 static const struct tdm_key_need needs_alst_checkpoints = {"without checkpointing",
                                                            has_checkpoints};
 static const struct tdm_key_need needs_choice = {
@@ -118,13 +146,47 @@ static const struct tdm_method_key stage3_keys[] = {
     {.name = NULL},
 };
 
+/* ZeRO-Infinity. */
+static const struct tdm_method_key nvme_keys[] = {
+    {"optimizer_buffer_count", "N", "4",
+     "buffer_count of offload_optimizer: swap buffers of a sub-group's elements each",
+     tdm_key_read_count, FIELD(optimizer_buffer_count), .least = TDM_NVME_LEAST_BUFFERS,
+     .most = MOST_RANKS, .needs = {&needs_nvme}},
+    {"param_buffer_count", "N", "5", "buffer_count of offload_param: swap buffers of parameters",
+     tdm_key_read_count, FIELD(param_buffer_count), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_nvme_param}},
+    {"param_buffer_size", "N", "1e8", "buffer_size of offload_param: elements of such a buffer",
+     read_elements, FIELD(param_buffer_size), .needs = {&needs_nvme_param}},
+    {"max_in_cpu", "N", "1e9", "elements of trained parameters that stay in host memory",
+     read_elements, FIELD(max_in_cpu), .needs = {&needs_nvme_param}},
+    {.name = NULL},
+};
+
+/* ZeRO++. */
+static const struct tdm_method_key zeropp_keys[] = {
+    {"zero_hpz_partition_size", "N", "1",
+     "hpZ: GPUs that keep a second copy of parameters among them until the step; 1: none",
+     tdm_key_read_count, FIELD(hpz_partition_size), .most = MOST_RANKS},
+    {"zero_quantized_weights", "false|true", "false", "qwZ: parameters are gathered in 8 bits",
+     tdm_key_read_switch, FIELD(quantized_weights), .needs = {&needs_several}},
+    {"zero_quantized_gradients", "false|true", "false",
+     "qgZ: gradients are exchanged in 4 bits, in nodes and between them", tdm_key_read_switch,
+     FIELD(quantized_gradients), .needs = {&needs_nodes}},
+    {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
+     .field = offsetof(struct tdm_method_settings, torch.context.gpus_per_node), 1, MOST_RANKS,
+     .needs = {&needs_several}},
+    {.name = NULL},
+};
+
+#define PARTS_MEANING "parts of parameters in host memory, or on disk beyond max_in_cpu"
+#define STATES_MEANING "states in host memory or on disk; the step is on the host"
 #define OVERLAP_MEANING "gathers and reductions run beside the computation: buffers of their own"
 
 static const struct tdm_method_key zero2_keys[] = {
     {"overlap_comm", "false|true", "false", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
+     tdm_key_read_choice, FIELD(offload_optimizer)},
     {"check_grad_overflow", "false|true", "true", "of bf16: gradients are looked through for inf",
      tdm_key_read_switch, FIELD(check_grad_overflow)},
     {.name = NULL},
@@ -133,9 +195,9 @@ static const struct tdm_method_key zero2_keys[] = {
 static const struct tdm_method_key zero3_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
-    {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
+    {"offload_optimizer", "none|cpu|nvme", "none", STATES_MEANING, tdm_key_read_choice,
+     FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu|nvme", "none", PARTS_MEANING, tdm_key_read_choice,
      FIELD(offload_param)},
     {.name = NULL},
 };
@@ -143,9 +205,9 @@ static const struct tdm_method_key zero3_keys[] = {
 static const struct tdm_method_key zero3_offload_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
-    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "cpu", "parts of parameters in host memory", tdm_key_read_switch,
+    {"offload_optimizer", "none|cpu|nvme", "cpu", STATES_MEANING, tdm_key_read_choice,
+     FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu|nvme", "cpu", PARTS_MEANING, tdm_key_read_choice,
      FIELD(offload_param)},
     {.name = NULL},
 };
@@ -153,9 +215,9 @@ static const struct tdm_method_key zero3_offload_keys[] = {
 /* What ALST's recipes switch on: ArcticTraining's projects/sequence-parallelism, and the tutorial
  * of DeepSpeed's Ulysses sequence parallelism. */
 static const struct tdm_method_key alst_assumed_keys[] = {
-    {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
-     tdm_key_read_switch, FIELD(offload_optimizer)},
-    {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
+    {"offload_optimizer", "none|cpu|nvme", "cpu", STATES_MEANING, tdm_key_read_choice,
+     FIELD(offload_optimizer)},
+    {"offload_param", "none|cpu|nvme", "none", PARTS_MEANING, tdm_key_read_choice,
      FIELD(offload_param)},
     {"checkpointing", "off|on|on-reentrant", "on", "gradient checkpointing of every layer",
      tdm_key_read_choice, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
@@ -180,13 +242,14 @@ static const struct tdm_method_key alst_assumed_keys[] = {
 
 static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
                                                             NULL};
-static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_keys, common_keys,
-                                                            alst_keys, NULL};
-static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
-                                                                    common_keys, alst_keys, NULL};
+static const struct tdm_method_key *const zero3_tables[] = {
+    zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
+static const struct tdm_method_key *const zero3_offload_tables[] = {
+    zero3_offload_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
 
 static const struct tdm_method_key *const alst_tables[] = {
-    alst_assumed_keys, zero3_keys, stage3_keys, common_keys, alst_keys, NULL};
+    alst_assumed_keys, zero3_keys,  stage3_keys, nvme_keys,
+    zeropp_keys,       common_keys, alst_keys,   NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
@@ -194,6 +257,73 @@ static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
 static const char *const without3[] = {
     "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
     "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
+
+static bool is_odd(uint64_t elements, uint64_t ranks)
+{
+    return tdm_size_ceil_div(elements, ranks) % TDM_ZEROPP_MULTIPLE != 0;
+}
+
+/* The first tensor of which a rank's part, or that of its adapters, cannot be quantized; NULL:
+ * none.
+ */
+static const struct tdm_tensor *unquantizable(const struct tdm_model *model,
+                                              const struct tdm_torch_settings *torch)
+{
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct tdm_tensor *w = &model->tensors[i];
+        uint64_t rank = w->unit < model->layers && w->rows > 1 ? torch->lora_rank : 0;
+        if (is_odd(w->elements, torch->ranks) || is_odd(rank * w->rows, torch->ranks) ||
+            is_odd(rank * w->columns, torch->ranks))
+            return w;
+    }
+    return NULL;
+}
+
+static enum tdm_status check_zeropp(const struct tdm_model *model,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const struct tdm_deepspeed_settings *s = &torch->deepspeed;
+    uint64_t nodes_of = torch->context.gpus_per_node, ranks = torch->ranks;
+    char text[TDM_DIVISORS_BYTES];
+    if (tdm_zeropp_has_second(s) && ranks % tdm_zeropp_second_ranks(s, ranks) != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set zero_hpz_partition_size: groups of %" PRIu64 " do not divide %" PRIu64
+                 " GPUs",
+                 s->hpz_partition_size, ranks);
+        return tdm_hint(err, "--set zero_hpz_partition_size: %s",
+                        tdm_divisors_format(ranks, 1, ranks, text));
+    }
+    const struct tdm_tensor *odd =
+        s->quantized_weights && ranks > 1 ? unquantizable(model, torch) : NULL;
+    if (odd != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set zero_quantized_weights: DeepSpeed quantizes multiples of 8 "
+                        "elements, which a GPU's part of %s, or of its adapters, is not",
+                        tdm_role_name(odd->role));
+    if (s->quantized_gradients && (!s->reduce_scatter || s->fp32_communication))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set zero_quantized_gradients: it goes with reduce_scatter=true and "
+                        "communication_data_type=bf16 alone");
+    if (s->quantized_gradients &&
+        tdm_check_nodes(settings->method->name, ranks, nodes_of, err) != TDM_OK)
+        return TDM_USAGE;
+    if (ranks > 1 && tdm_zeropp_has_second(s))
+        settings->communicators++; /* of the group */
+    if (tdm_zeropp_exchanges(s, ranks, nodes_of))
+        settings->communicators += 2; /* in a node, and between nodes */
+    return TDM_OK;
+}
+
+static const char *assumption3(const struct tdm_method_settings *settings)
+{
+    const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
+    if (s->offload_optimizer == TDM_OFFLOAD_NVME || s->offload_param == TDM_OFFLOAD_NVME)
+        return "swapping to NVMe as read in DeepSpeed 0.19; it was compared with no run";
+    return tdm_zeropp_has_second(s) || s->quantized_weights || s->quantized_gradients
+               ? "ZeRO++ as read in DeepSpeed 0.19; it was compared with no run"
+               : NULL;
+}
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
@@ -208,32 +338,103 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         return tdm_fail(err, TDM_USAGE, "--set tiled_logits: it goes with logits=hf alone");
     if (s->offload_optimizer && s->optimizer != TDM_DEEPSPEED_ADAM)
         return tdm_fail(err, TDM_USAGE,
-                        "--set optimizer: with offload_optimizer=cpu only AdamW is known");
+                        "--set optimizer: with offload_optimizer only AdamW is known");
     return TDM_OK;
 }
 
+static enum tdm_status check_nvme(const struct tdm_model *model,
+                                  const struct tdm_torch_settings *torch, struct tdm_error *err)
+{
+    const struct tdm_deepspeed_settings *s = &torch->deepspeed;
+    if (s->offload_param != TDM_OFFLOAD_NVME)
+        return TDM_OK;
+    if (s->offload_optimizer == TDM_OFFLOAD_NONE || tdm_zeropp_has_second(s))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set offload_param=nvme: it is known with offload_optimizer=cpu or nvme, "
+                        "and without zero_hpz_partition_size");
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct tdm_tensor *w = &model->tensors[i];
+        uint64_t part = tdm_size_ceil_div(w->elements, torch->ranks);
+        if (!tdm_nvme_writes_part(s, part) || part <= s->param_buffer_size)
+            continue;
+        tdm_fail(err, TDM_USAGE,
+                 "--set param_buffer_size: a GPU's part of %s has %" PRIu64 " elements",
+                 tdm_role_name(w->role), part);
+        return tdm_hint(err, "--set param_buffer_size=%" PRIu64, part);
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status check3(const struct tdm_model *model, struct tdm_method_settings *settings,
+                              struct tdm_error *err)
+{
+    enum tdm_status status = check(model, settings, err);
+    if (status == TDM_OK)
+        status = check_nvme(model, &settings->torch, err);
+    return status == TDM_OK ? check_zeropp(model, settings, err) : status;
+}
+
+/* Of `bytes` that all ranks of a group share, each sends all but its own. */
+static void add_shared(struct tdm_traffic *traffic, struct tdm_gpu_group group, double bytes)
+{
+    if (group.ranks > 1)
+        tdm_traffic_add(traffic, group, bytes * (double)(group.ranks - 1) / (double)group.ranks);
+}
+
+/* Gradients of `trained` elements in 4 bits: in a node, then a node's part of them between nodes.
+ */
+static void add_exchanges(struct tdm_traffic *traffic, const struct tdm_torch_settings *torch,
+                          double trained)
+{
+    uint64_t in_node = torch->context.gpus_per_node;
+    const struct tdm_gpu_group inside = {in_node, 1, in_node},
+                               between = {torch->ranks / in_node, in_node, in_node};
+    add_shared(traffic, inside, trained / 2);
+    add_shared(traffic, between, trained / 2 / (double)in_node);
+}
+
+/* Stage 3: parameters are gathered for the forward and for the backward, with hpZ in a group where
+ * there is a second copy, which of frozen parameters there always is. */
+static void add_cost3(const struct tdm_model *model, const struct tdm_torch_settings *torch,
+                      double trained, struct tdm_traffic *traffic)
+{
+    const struct tdm_deepspeed_settings *s = &torch->deepspeed;
+    const struct tdm_gpu_group all = tdm_torch_all_ranks(torch);
+    struct tdm_gpu_group second = all;
+    double steps = (double)s->gradient_accumulation_steps;
+    double weights = (double)model->parameters * (s->quantized_weights ? 1 : 2) * steps;
+    if (tdm_zeropp_has_second(s))
+        second.ranks = tdm_zeropp_second_ranks(s, torch->ranks);
+    add_shared(traffic, torch->lora_rank > 0 ? second : all, weights);
+    add_shared(traffic, second, weights);
+    if (tdm_zeropp_exchanges(s, torch->ranks, torch->context.gpus_per_node))
+        add_exchanges(traffic, torch, trained * steps);
+    else
+        add_shared(traffic, all, trained * steps * (s->fp32_communication ? FP32 : BF16));
+}
+
 /* Stage 2 reduces gradients to their owners (stage 1 once a step), and gathers parameters after the
- * step. Stage 3 gathers parameters for the forward and for the backward. With checkpointing it
- * gathers them for the recomputed forward too, unless parameters used again soon stay. */
+ * step. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const struct tdm_deepspeed_settings *s = &torch->deepspeed;
-    double share = (double)(torch->ranks - 1) / (double)torch->ranks;
     double all = (double)model->parameters, steps = (double)s->gradient_accumulation_steps;
     double trained = tdm_torch_trained_parameters(model, torch);
-    double gradient = s->fp32_communication ? sizeof(float) : 2.0;
     bool one = torch->wrapper == &tdm_deepspeed_zero1_wrapper;
     bool two = one || torch->wrapper == &tdm_zero2_wrapper;
     cost->product_flops *= steps;
     cost->attention_flops *= steps;
-    /* Stage 2's buckets are all-reduced: use_multi_rank_bucket_allreduce. */
-    double reduced = (two ? 2 : 1) * trained * gradient * share * (one ? 1 : steps);
-    double gathered = 2.0 * (two ? trained : 2 * all * steps) * share;
-    double sent = s->overlap_comm ? reduced + (two ? 0 : gathered) : 0;
-    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(torch), sent);
-    tdm_traffic_add(&cost->exposed, tdm_torch_all_ranks(torch), reduced + gathered - sent);
+    struct tdm_traffic *traffic = s->overlap_comm ? &cost->sent : &cost->exposed;
+    if (two) {
+        /* Buckets are all-reduced: use_multi_rank_bucket_allreduce. */
+        add_shared(traffic, tdm_torch_all_ranks(torch),
+                   2 * trained * (s->fp32_communication ? FP32 : BF16) * (one ? 1 : steps));
+        add_shared(&cost->exposed, tdm_torch_all_ranks(torch), BF16 * trained);
+    } else {
+        add_cost3(model, torch, trained, traffic);
+    }
     if (s->offload_optimizer) /* fp32 gradients down, bf16 parameters up */
         cost->host_bytes +=
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;
@@ -256,13 +457,13 @@ const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
 /* The second communicator is for barriers. */
-#define ZERO3                                                                           \
-    .without = without3, .communicators = 1, .check = check, .cost = add_cost,          \
-    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
-    .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
-    .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \
-    .leave_module = tdm_zero3_leave, .gradient = tdm_zero3_gradient,                    \
-    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                        \
+#define ZERO3                                                                                    \
+    .without = without3, .communicators = 1, .check = check3, .cost = add_cost,                  \
+    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,                 \
+    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
+    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
+    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
+    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};

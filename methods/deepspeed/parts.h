@@ -20,11 +20,13 @@ struct zero_module {
 
 enum zero_status { ZERO_AWAY, ZERO_IN_FLIGHT, ZERO_HERE };
 
-struct zero_gather; /* an all-gather of several parameters */
+struct zero_gather; /* an all-gather of several parameters, or one in 8 bits */
 
 struct zero_parameter {
     uint64_t offset, elements; /* `offset`: position of its first element among the trained ones */
+    uint64_t shape[2];         /* its first two dimensions; of a vector `shape`[1] is 0 */
     bool trained, persists;
+    uint32_t group; /* sub-group of a trained parameter, in stage 3 */
     /* Stage 3 only. */
     struct tdm_eager_value
         *partition; /* this rank's partition; NULL: in the flat buffer, or in host memory */
@@ -34,7 +36,21 @@ struct zero_parameter {
         owner; /* the module whose backward recomputes the layer that gathered it, or ZERO_NONE */
     int64_t fetched_for; /* the last trace step for which it was fetched */
     struct zero_gather *gather;
-    struct tdm_eager_value *sent; /* the copy from host memory that a gather of it alone sends */
+    struct tdm_eager_value *sent;    /* the copy from host memory that a gather of it alone sends */
+    bool on_disk, in_buffer;         /* its partition is on NVMe, and now in a swap buffer */
+    bool has_second;                 /* hpZ: the group of this GPU has its own copy */
+    struct tdm_eager_value *second;  /* this rank's part of that; NULL: it is in host memory */
+    struct tdm_eager_value *reduced; /* qgZ: this rank's part of the gradient */
+    /* NVMe: this rank's part of the gradient in fp32, which is to be written, or of which some is
+     * too short for that and stays until the step. */
+    struct tdm_eager_value *wide, *unwritten;
+};
+
+/* What a gather in 8 bits has besides its buffer. */
+struct zero_quantized {
+    struct tdm_eager_value *part, *part_scales; /* of this rank, until they have been sent */
+    struct tdm_eager_value *scales;             /* of all ranks */
+    struct tdm_eager_value *wide;               /* what arrived, in fp16 */
 };
 
 /* A use of a parameter in the trace of a step. */
@@ -70,8 +86,8 @@ struct tdm_deepspeed {
     uint32_t group_count;
     /* Gradients that are being reduced. */
     struct tdm_eager_value *buckets[2];
-    uint32_t bucket, *waiting, waiting_count,
-        *ahead; /* `waiting` and `ahead`: numbers of parameters */
+    uint32_t bucket, *waiting, waiting_count, *ahead,
+        *alike; /* numbers of parameters: to be reduced, and for gathers */
     uint64_t bucket_elements;
     bool ready;           /* the buckets are allocated */
     bool states_made;     /* the optimizer states in host memory are allocated */
@@ -81,6 +97,7 @@ struct tdm_deepspeed {
         *collected; /* reduced gradients of this rank's partition, from the current backward */
     struct tdm_eager_value *gradients; /* the same, summed over the backwards since the last step */
     struct tdm_eager_value *offload_buffer;
+    uint64_t free_buffers; /* swap buffers of parameters that are on NVMe */
     struct zero_trace trace;
 };
 
@@ -103,6 +120,10 @@ uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager
 struct tdm_eager_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
                                      enum tdm_method_category category, uint64_t elements,
                                      uint16_t bytes);
+/* The same with a label of its own. */
+struct tdm_eager_value *tdm_zero_named(struct tdm_torch_model *t, uint32_t stream,
+                                       enum tdm_method_category category, const char *name,
+                                       uint64_t elements, uint16_t bytes);
 /* Scratch of a gradient's norm: a copy in double. */
 void tdm_zero_norm(struct tdm_torch_model *t, uint32_t stream, uint64_t elements);
 /* Scratch of _has_inf_or_nan on bf16 gradients. */
@@ -128,6 +149,70 @@ void tdm_zero3_after_backward(struct tdm_torch_model *t);
 void tdm_zero3_step(struct tdm_torch_model *t);
 uint64_t tdm_zero3_weight_bytes(const struct tdm_torch_model *t);
 uint64_t tdm_zero3_share(const struct tdm_deepspeed *d, uint32_t number); /* elements of a rank */
+
+/* ---- stage 3: ZeRO++ (zeropp.c) ---- */
+
+static inline bool tdm_zeropp_has_second(const struct tdm_deepspeed_settings *s)
+{
+    return s->hpz_partition_size > 1;
+}
+
+/* Ranks that share a second copy of the parameters. */
+static inline uint64_t tdm_zeropp_second_ranks(const struct tdm_deepspeed_settings *s,
+                                               uint64_t ranks)
+{
+    return s->hpz_partition_size < ranks ? s->hpz_partition_size : ranks;
+}
+
+/* Are gradients exchanged in 4 bits? Only between nodes; on one node DeepSpeed reduces them as
+ * ever. */
+static inline bool tdm_zeropp_exchanges(const struct tdm_deepspeed_settings *s, uint64_t ranks,
+                                        uint64_t gpus_per_node)
+{
+    return s->quantized_gradients && ranks > gpus_per_node;
+}
+
+#define TDM_ZEROPP_MULTIPLE 8u /* CUDAQuantizer quantizes multiples of that many elements */
+/* Groups of `elements` that have a scale each: CUDAQuantizer.quantize. */
+uint64_t tdm_zeropp_groups(uint64_t elements);
+/* Elements of a rank in the second copy. */
+uint64_t tdm_zeropp_second_share(const struct tdm_deepspeed *d, uint32_t number);
+/* A parameter is given back, or has been made: its second copy is made unless it is there. */
+void tdm_zeropp_keep_second(struct tdm_torch_model *t, uint32_t number);
+/* The optimizer has stepped: the second copies of what is trained are invalid. */
+void tdm_zeropp_drop_seconds(struct tdm_torch_model *t);
+/* Quantizes `share` elements and sends them to `ranks` ranks. `several`: parts of several
+ * parameters, which are joined first; `on_host`: they are in host memory. */
+void tdm_zeropp_send(struct tdm_torch_model *t, struct zero_quantized *q, uint64_t share,
+                     uint64_t ranks, bool several, bool on_host);
+/* Waits for a gather, and makes `elements` in fp16 of it. */
+void tdm_zeropp_arrive(struct tdm_torch_model *t, struct zero_quantized *q, uint64_t elements);
+/* Reduces the gradients that are waiting, by exchanges in 4 bits. */
+void tdm_zeropp_reduce(struct tdm_torch_model *t);
+
+/* ---- stage 3: states and parameters on NVMe (nvme.c) ---- */
+
+/* AdamW's: master, gradient, two moments. */
+#define TDM_NVME_LEAST_BUFFERS 4u
+
+/* Are the states of a sub-group of so many elements swapped? Short ones stay in host memory. */
+bool tdm_nvme_swaps(const struct tdm_deepspeed *d, uint64_t elements);
+/* Takes the swap buffers, of which each holds the largest sub-group. */
+void tdm_nvme_start(struct tdm_torch_model *t);
+/* Writes the gradient that `wide` of the parameter is, if there is one. */
+void tdm_nvme_write_gradient(struct tdm_torch_model *t, uint32_t number);
+/* The optimizer's step on a sub-group that is swapped. */
+void tdm_nvme_step(struct tdm_torch_model *t, uint32_t group);
+/* Is a part of so many elements of a parameter written? */
+bool tdm_nvme_writes_part(const struct tdm_deepspeed_settings *s, uint64_t elements);
+/* The parts of trained parameters that host memory has room for are moved there; takes buffers for
+ * the others. */
+void tdm_nvme_place(struct tdm_torch_model *t);
+/* Reads a part into a swap buffer, unless it is there or not on NVMe; and gives the buffer back. */
+void tdm_nvme_read(struct tdm_torch_model *t, uint32_t number);
+void tdm_nvme_forget(struct tdm_torch_model *t, uint32_t number);
+/* Reads parts that are used after those that are being gathered. */
+void tdm_nvme_read_ahead(struct tdm_torch_model *t);
 
 /* ---- stage 3: gathers (gather.c) ---- */
 void tdm_zero3_begin_trace(struct tdm_torch_model *t); /* before a forward: reset_step */

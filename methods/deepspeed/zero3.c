@@ -40,9 +40,15 @@ struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t 
         tdm_zero_parameter(t, module, rows, columns, element_bytes, trained);
     struct zero_parameter *p = &d->parameters[number];
     uint64_t share = tdm_zero3_share(d, number);
-    if (d->s.offload_param && !p->persists)
+    if (tdm_zeropp_has_second(&d->s)) {
+        tdm_zeropp_keep_second(t, number);
+        if (d->s.offload_param) /* pinned blocks of invalid copies are used again */
+            tdm_zero_host(t, tdm_zeropp_second_share(d, number), BF16);
+    }
+    p->on_disk = tdm_nvme_writes_part(&d->s, share);
+    if (!p->on_disk && d->s.offload_param && !p->persists)
         tdm_zero_host(t, share, BF16);
-    else
+    else if (!p->on_disk)
         p->partition = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, share, BF16);
     tdm_value_vacate(t->m, value);
     return value;
@@ -57,6 +63,7 @@ static uint64_t make_groups(struct tdm_torch_model *t)
         if (!d->parameters[i].trained)
             continue;
         uint64_t share = tdm_zero3_share(d, i);
+        d->parameters[i].group = d->group_count;
         all += share;
         group += share;
         if (group >= d->s.sub_group_size) {
@@ -70,10 +77,14 @@ static uint64_t make_groups(struct tdm_torch_model *t)
 }
 
 /* Moves the partitions through the host into one buffer, which is on the GPU, or with offload_param
- * on the host. */
+ * on the host, as far as it has room for them. */
 static void defragment(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    if (d->s.offload_param == TDM_OFFLOAD_NVME) {
+        tdm_nvme_place(t);
+        return;
+    }
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].trained)
             continue;
@@ -97,6 +108,8 @@ static void make_masters(struct tdm_torch_model *t)
     for (uint32_t g = 0; g < d->group_count; g++) {
         uint64_t elements = d->group_elements[g];
         largest = elements > largest ? elements : largest;
+        if (tdm_nvme_swaps(d, elements))
+            continue;
         if (d->s.offload_optimizer) { /* masters, and gradients in fp32 */
             tdm_host_take(t->m, tdm_size_mul(elements, FP32));
             tdm_zero_host(t, elements, FP32);
@@ -119,6 +132,7 @@ void tdm_zero3_start(struct tdm_torch_model *t)
     d->partition_elements = make_groups(t);
     defragment(t);
     make_masters(t);
+    tdm_nvme_start(t);
     if (d->s.contiguous_gradients)
         d->buckets[0] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION,
                                      d->s.reduce_bucket_size, communicated(d));
@@ -153,15 +167,27 @@ static bool in_bucket(const struct tdm_deepspeed *d)
     return d->s.contiguous_gradients && d->bucket_elements <= d->s.reduce_bucket_size;
 }
 
-static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
+/* A copy on the GPU, its norm, and it in fp32. What goes to NVMe is made fp32 only before a step,
+ * and stays until the bucket is done. */
+static void offload_gradient(struct tdm_torch_model *t, uint32_t number)
 {
-    const struct tdm_deepspeed *d = t->wrapped;
-    uint64_t normed = share < NORM_ELEMENTS ? share : NORM_ELEMENTS;
+    struct tdm_deepspeed *d = t->wrapped;
+    struct zero_parameter *p = &d->parameters[number];
+    bool swaps = tdm_nvme_swaps(d, d->group_elements[p->group]);
+    uint64_t share = tdm_zero3_share(d, number);
     struct tdm_eager_value *back =
         tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, accumulated(d));
-    tdm_zero_norm(t, ZERO_REDUCE, normed);
-    if (accumulated(d) != FP32)
-        tdm_drop(t->m, tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, FP32));
+    if (!swaps || !t->accumulating) {
+        tdm_zero_norm(t, ZERO_REDUCE, share < NORM_ELEMENTS ? share : NORM_ELEMENTS);
+        struct tdm_eager_value *wide =
+            accumulated(d) == FP32
+                ? tdm_take(back)
+                : tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, FP32);
+        if (swaps)
+            p->wide = wide;
+        else
+            tdm_drop(t->m, wide);
+    }
     tdm_drop(t->m, back);
 }
 
@@ -189,7 +215,11 @@ static void reduce(struct tdm_torch_model *t)
         return;
     if (d->s.fp32_communication && !in_bucket(d))
         wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, FP32);
-    struct tdm_eager_value *flat = rearrange(t);
+    struct tdm_eager_value *flat = NULL;
+    if (tdm_zeropp_exchanges(&d->s, d->ranks, t->settings.context.gpus_per_node))
+        tdm_zeropp_reduce(t);
+    else
+        flat = rearrange(t);
     for (uint32_t i = 0; i < d->waiting_count; i++)
         shares += tdm_zero3_share(d, d->waiting[i]);
     if (accumulated(d) != communicated(d))
@@ -197,9 +227,14 @@ static void reduce(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < d->waiting_count; i++) {
         struct tdm_eager_value *leaf = t->parameters[d->waiting[i]];
         if (d->s.offload_optimizer)
-            offload_gradient(t, tdm_zero3_share(d, d->waiting[i]));
+            offload_gradient(t, d->waiting[i]);
         tdm_drop(t->m, leaf->grad);
         leaf->grad = NULL;
+    }
+    for (uint32_t i = 0; i < d->waiting_count; i++) {
+        tdm_nvme_write_gradient(t, d->waiting[i]);
+        tdm_drop(t->m, d->parameters[d->waiting[i]].reduced);
+        d->parameters[d->waiting[i]].reduced = NULL;
     }
     tdm_drop(t->m, kept);
     tdm_drop(t->m, flat);
@@ -255,9 +290,13 @@ void tdm_zero3_step(struct tdm_torch_model *t)
                 grad = wide;
             }
         }
-        tdm_zero_adam(t, g);
+        if (tdm_nvme_swaps(d, elements))
+            tdm_nvme_step(t, g);
+        else
+            tdm_zero_adam(t, g);
         tdm_drop(t->m, grad);
     }
     d->states_made = true;
     tdm_zero3_gather_persistent(t);
+    tdm_zeropp_drop_seconds(t);
 }

@@ -5,6 +5,8 @@
 #define TDM_METHODS_EAGER_DTYPES_H
 
 #define BF16 2u
+#define FP16 2u
+#define INT8 1u
 #define FP32 4u
 #define INT32 4u
 #define INT64 8u

@@ -214,6 +214,7 @@ struct tdm_eager {
     const struct tdm_torch_bytes *bytes; /* that the allocator now has */
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
+    const char *lacks; /* what a failed run has too few of, if that is not the device's memory */
     bool grad_enabled, autocast;
     bool selective; /* new checkpoints keep some results */
     bool fuses;     /* casts to 8 bits are one compiled kernel each */

@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-#define INT8 1u
-#define FP16 2u
 #define NF4_BLOCK 64u    /* weights that share a scale */
 #define SCALE_BLOCK 256u /* scales that share a scale, with double quantization */
 #define NF4_CODES 16u    /* values of the table of nf4 */

@@ -76,11 +76,6 @@ static struct tdm_eager_value *rotate(struct tdm_megatron *t, struct tdm_eager_v
 
 /* ---- the kernel ---- */
 
-static uint64_t value_dim(const struct tdm_megatron *t)
-{
-    return t->config->latent.kv_rank > 0 ? t->config->latent.value_dim : t->config->head_dim;
-}
-
 void megatron_kernel_seed(struct tdm_megatron *t)
 {
     if (!t->flash)
@@ -92,7 +87,7 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
 {
     struct tdm_eager *m = t->m;
     uint64_t rows = t->batch * kernel->queries;
-    *output = tdm_value_new(m, rows, kernel->heads * value_dim(t), BF16);
+    *output = tdm_value_new(m, rows, kernel->heads * megatron_value_dim(t->config), BF16);
     *sums = tdm_value_new(m, rows * kernel->heads, 1, FP32);
     megatron_kernel_seed(t);
 }
@@ -107,9 +102,10 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
     uint64_t dim = t->config->head_dim, keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
     for (unsigned i = 0; i < 3; i++)
         if (grads[i] == NULL)
-            grads[i] = tdm_value_new(
-                m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
-                (i == 0 ? kernel->heads : kernel->groups) * (i == 2 ? value_dim(t) : dim), BF16);
+            grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
+                                     (i == 0 ? kernel->heads : kernel->groups) *
+                                         (i == 2 ? megatron_value_dim(t->config) : dim),
+                                     BF16);
     if (t->flash) {
         /* mha_varlen_bwd pads every sequence. */
         uint64_t padded = t->packed ? kernel->queries + t->sequences * TDM_FLASH_ROWS
@@ -194,7 +190,8 @@ static struct tdm_eager_value *attend_by_scores(struct tdm_megatron *t, struct t
         mask = tdm_value_new(m, rows, t->tokens, BOOL);
         left = tdm_replace(m, left, tdm_value_new(m, rows, t->tokens, BF16));
     }
-    struct tdm_eager_value *output = tdm_value_new(m, q->rows, t->heads * value_dim(t), BF16);
+    struct tdm_eager_value *output =
+        tdm_value_new(m, q->rows, t->heads * megatron_value_dim(t->config), BF16);
     for (unsigned i = 0; i < 3; i++)
         tdm_node_save(m, node, inputs[i]);
     tdm_node_save(m, node, weights);

@@ -5,7 +5,8 @@
  * (a2a+p2p).
  * Source: transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py
  * (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather, AttnFuncWithCPAndQKVOA2A,
- * flash_attn_a2a_communicate).
+ * flash_attn_a2a_communicate). Of latent attention values are narrower than keys, and so is what
+ * comes out.
  */
 #include "methods/megatron/parts.h"
 
@@ -60,6 +61,11 @@ static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
 static uint64_t heads(const struct tdm_megatron *t, bool groups)
 {
     return (groups ? t->groups : t->heads) / t->layout.exchange_heads;
+}
+
+static uint64_t output_columns(const struct tdm_megatron *t)
+{
+    return heads(t, false) * megatron_value_dim(t->config);
 }
 
 /* ---- all tokens of some heads ---- */
@@ -122,7 +128,7 @@ static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows,
                            const struct megatron_kernel *kernel)
 {
     uint64_t output = t->batch * kernel->queries * kernel->heads;
-    keep_row(t, rows, output * t->config->head_dim * BF16);
+    keep_row(t, rows, output * megatron_value_dim(t->config) * BF16);
     keep_row(t, rows, output * FP32);
     megatron_kernel_seed(t);
 }
@@ -171,7 +177,7 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values
     struct halves step = {{NULL}};
     struct tdm_eager_value *inputs[2] = {NULL, NULL}; /* halves of q in the last two steps */
     uint64_t steps = t->layout.exchange_ring, tokens = values[Q]->rows / t->batch;
-    const uint64_t columns = 2 * values[K]->columns;
+    const uint64_t columns = values[K]->columns + values[V]->columns;
     struct tdm_eager_value *buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
     for (uint64_t i = 0; i < steps; i++) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
@@ -201,7 +207,7 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values
             values[SUMS] = tdm_value_new(m, sums->rows, 1, FP32);
     }
     m->stream = 0;
-    values[OUT] = tdm_value_new(m, values[Q]->rows, values[Q]->columns, BF16);
+    values[OUT] = tdm_value_new(m, values[Q]->rows, output_columns(t), BF16);
     tdm_drop(m, values[K]);
     tdm_drop(m, values[V]);
     values[K] = buffer;
@@ -255,9 +261,10 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const 
     drop_halves(t, &halves);
     megatron_drop_all(m, &sums);
     for (unsigned g = K; g <= V; g++) {
+        uint64_t width = heads(t, true) * megatron_value_dim(t->config);
         gradients[g] = tdm_value_view(m, buffers[0]);
         gradients[g]->rows = values[K]->rows;
-        gradients[g]->columns = values[K]->columns / 2;
+        gradients[g]->columns = g == V ? width : values[K]->columns - width;
     }
     tdm_drop(m, buffers[0]);
     tdm_drop(m, buffers[1]);
@@ -267,13 +274,13 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const 
 
 /* Gathers keys and values of all ranks, then copies them to the order of tokens. */
 static void gather(struct tdm_megatron *t, struct megatron_kept *kept,
-                   const struct tdm_eager_value *k)
+                   struct tdm_eager_value *const kv[2])
 {
     struct tdm_eager_value *came[2];
     for (unsigned i = 0; i < 2; i++)
-        came[i] = tdm_value_new(t->m, k->rows * t->layout.context, k->columns, BF16);
+        came[i] = tdm_value_new(t->m, kv[i]->rows * t->layout.context, kv[i]->columns, BF16);
     for (unsigned i = 0; i < 2; i++) {
-        make(t, kept, k->rows * t->layout.context, k->columns, BF16);
+        make(t, kept, kv[i]->rows * t->layout.context, kv[i]->columns, BF16);
         tdm_drop(t->m, came[i]);
     }
 }
@@ -290,8 +297,8 @@ static void gathered_forward(struct tdm_megatron *t, struct tdm_eager_value **va
 {
     struct tdm_eager *m = t->m;
     struct megatron_kept kept = {.count = 0};
-    gather(t, &kept, values[K]);
-    values[OUT] = tdm_value_new(m, values[Q]->rows, values[Q]->columns, BF16);
+    gather(t, &kept, &values[K]);
+    values[OUT] = tdm_value_new(m, values[Q]->rows, output_columns(t), BF16);
     for (unsigned i = 0; i < 2; i++) {
         struct megatron_kernel kernel = slice_kernel(t, i);
         m->stream = i;
@@ -310,8 +317,8 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_eager_value *co
     uint64_t rows = values[K]->rows * t->layout.context;
     gradients[Q] = tdm_value_like(m, values[Q]);
     for (unsigned i = 0; i < 2; i++)
-        whole[i] = tdm_value_new(m, rows, values[K]->columns, BF16);
-    gather(t, &kept, values[K]);
+        whole[i] = tdm_value_new(m, rows, values[K + i]->columns, BF16);
+    gather(t, &kept, &values[K]);
     for (unsigned i = 0; i < 2; i++) {
         struct megatron_kernel kernel = slice_kernel(t, i);
         struct tdm_eager_value *step[3] = {0};
@@ -322,12 +329,12 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_eager_value *co
     }
     m->stream = 0;
     for (unsigned i = 0; i < 2; i++) { /* back to the order of ranks, then reduced */
-        struct tdm_eager_value *ordered = tdm_value_new(m, rows, values[K]->columns, BF16);
+        struct tdm_eager_value *ordered = tdm_value_new(m, rows, values[K + i]->columns, BF16);
         tdm_drop(m, whole[i]);
         whole[i] = ordered;
     }
     for (unsigned i = 0; i < 2; i++) {
-        gradients[K + i] = tdm_value_like(m, values[K]);
+        gradients[K + i] = tdm_value_like(m, values[K + i]);
         tdm_drop(m, whole[i]);
     }
     megatron_drop_all(m, &kept);

@@ -87,8 +87,9 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     double layers = (double)(model->layers / l.pipeline) * (double)l.microbatches;
     double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;
     double hidden = rows * model->hidden * BF16_BYTES;
-    double kv = 2 * rows * (double)tdm_model_kv_width(model) / (double)l.tensor * BF16_BYTES;
-    double qo = 2 * rows * model->query_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
+    double dims = (double)(model->head_dim + megatron_value_dim(model)); /* of k and v; q and o */
+    double kv = rows * model->kv_heads * dims / (double)l.tensor * BF16_BYTES;
+    double qo = rows * model->query_heads * dims / (double)l.tensor * BF16_BYTES;
     const struct megatron_divider *divider = &megatron_dividers[s->exchange];
     if (!divider->rings && !divider->exchanges)
         tdm_traffic_add(&cost->exposed, context,

@@ -173,6 +173,12 @@ struct tdm_eager_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_
 
 /* ---- attention (attention.c, context.c) ---- */
 
+/* Of a head; of latent attention it is less than that of keys. */
+static inline uint64_t megatron_value_dim(const struct tdm_model *model)
+{
+    return model->latent.kv_rank > 0 ? model->latent.value_dim : model->head_dim;
+}
+
 /* From the joint product of q, k, v to the output of all heads. `recompute` of the settings may
  * make core attention run again. */
 struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,

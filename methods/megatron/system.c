@@ -272,12 +272,9 @@ static enum tdm_status check_model(const struct tdm_model *model,
                  "--set attention_backend=unfused: with context parallelism it is not known");
         return tdm_hint(err, "--set context_parallel_size=1");
     }
-    if (latent && (s->linear_bias || s->context != 1)) {
-        tdm_fail(err, TDM_USAGE, "method %s: latent attention with %s is not modelled", method,
-                 s->linear_bias ? "biases" : "context parallelism");
-        return tdm_hint(err, "%s",
-                        s->linear_bias ? "disable_bias_linear=yes"
-                                       : "--set context_parallel_size=1");
+    if (latent && s->linear_bias) {
+        tdm_fail(err, TDM_USAGE, "method %s: latent attention with biases is not modelled", method);
+        return tdm_hint(err, "disable_bias_linear=yes");
     }
     if (model->parts != 0 || model->scaled_embedding || model->attention_softcap > 0 ||
         model->layer_kinds[0].post_norms || model->whole_qk_norm) {
@@ -380,6 +377,9 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
     if (settings->megatron.hybrid)
         return "the step is that of a sequence of all tokens; a shorter one may leave a rank as many "
                "as max_seqlen_per_dp_cp_rank";
+    if (model->latent.kv_rank > 0 && settings->megatron.context != 1)
+        return "latent attention on several context ranks as read in Transformer Engine; it was "
+               "compared with no run";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "--window-size is that of the model; kernels store as much with it as without";
     return NULL;

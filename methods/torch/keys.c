@@ -542,6 +542,10 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings)
 {
     const struct tdm_divider *divider = settings->method->divider;
+    const struct tdm_wrapper *wrapper = settings->torch.wrapper;
+    const char *of_wrapper = wrapper->assumption == NULL ? NULL : wrapper->assumption(settings);
+    if (of_wrapper != NULL)
+        return of_wrapper;
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->text_alone)

@@ -60,6 +60,7 @@ static void end_phase(struct running *r, struct tdm_torch_step *step, enum tdm_t
     if (r->eager.status == TDM_INFEASIBLE) {
         step->failed = true;
         step->failed_phase = phase;
+        step->lacks = r->eager.lacks;
     }
     uint64_t before = phase == 0 ? 0 : step->highest_bytes[phase - 1];
     step->end_bytes[phase] = tdm_torch_current(r->eager.allocator).allocated;

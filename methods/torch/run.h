@@ -41,6 +41,7 @@ struct tdm_torch_step {
     bool failed; /* the device ran out of memory in failed_phase; peaks are those up to the failure
                   */
     enum tdm_torch_phase failed_phase;
+    const char *lacks; /* what it has too few of, if that is not the device's memory; or NULL */
     uint64_t retries;
 };
 

@@ -725,6 +725,41 @@ static void combination_is_a_row(void **state)
     tdm_machine_free(machine);
 }
 
+/* A ring over fully_shard whose checkpoints are in host memory: 32,768 tokens a GPU, 4,096 numbers
+ * of each in bf16, 32 layers. What stays on the GPU is less by as much, but for the layer that
+ * runs. Parts of the parameters are as without. */
+static void rings_offload_checkpoints(void **state)
+{
+    enum { OF_A_GPU = 32768, NUMBERS = 4096, KEPT_LAYERS = 32 };
+    static const char *const names[] = {"ring", "torch-cp", "usp"};
+    struct tdm_machine *machine;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("llama-3.1-8b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct tdm_method_prediction p[2];
+        for (unsigned away = 0; away < 2; away++) {
+            const char *const pairs[] = {"sharding=fsdp", "checkpointing=on",
+                                         away == 1 ? "checkpoint_offload=yes" : NULL, NULL};
+            struct tdm_method_settings settings;
+            assert_int_equal(settle("llama-3.1-8b", names[i], 8, pairs, &settings), TDM_OK);
+            settings.torch.tokens = UINT64_C(8) * OF_A_GPU;
+            must(tdm_method_predict(model, machine, &settings, 0, &p[away], &err), &err);
+        }
+        const uint64_t kept = UINT64_C(2) * OF_A_GPU * NUMBERS * KEPT_LAYERS;
+        const struct tdm_torch_step *with = &p[1].steps[2].torch, *without = &p[0].steps[2].torch;
+        assert_int_equal(without->host_bytes, 0);
+        assert_int_equal(with->host_bytes, kept);
+        assert_is_about(without->end_bytes[TDM_PHASE_FORWARD] - with->end_bytes[TDM_PHASE_FORWARD],
+                        kept);
+        assert_int_equal(without->before_bytes, with->before_bytes);
+    }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -749,6 +784,7 @@ int main(void)
         cmocka_unit_test(burst_runs_on_one_gpu),
         cmocka_unit_test(masks_change_the_pairs),
         cmocka_unit_test(combination_is_a_row),
+        cmocka_unit_test(rings_offload_checkpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

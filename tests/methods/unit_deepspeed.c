@@ -242,6 +242,18 @@ static void trace_holds(void **state)
          {"tiled_mlp_compute=4", "tiled_logits=4", "checkpointing=on",
           "activation_checkpoint_cpu_offload=true"}},
         {"qwen2.5-1.5b", "zero3", 4, 4096, {"tiled_mlp_compute=3", "checkpointing=on"}},
+        {"qwen2.5-1.5b", "zero3", 4, 1024, {"zero_hpz_partition_size=2", "checkpointing=on"}},
+        {"qwen2.5-7b",
+         "zero3",
+         4,
+         1024,
+         {"offload_optimizer=nvme", "offload_param=nvme", "max_in_cpu=0", "param_buffer_count=64",
+          "param_buffer_size=2e8", "checkpointing=on"}},
+        {"qwen2.5-1.5b",
+         "zero3",
+         4,
+         1024,
+         {"zero_hpz_partition_size=2", "zero_quantized_weights=true", "lora_rank=8"}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -292,6 +304,240 @@ static void live_parameters_are_bounded(void **state)
     assert_true(much > little + 500 * MIB);
 }
 
+/* The quantizer's groups, by hand: 3,584^2 / 8 elements are 200,704 = 2^12 * 7^2 eights, whose
+ * largest divisor up to 1,000 is 896. 1,001 eights are 7 * 11 * 13; 1,009 is prime. */
+static void scales_are_counted(void **state)
+{
+    (void)state;
+    assert_int_equal(tdm_zeropp_groups(64), 1);
+    assert_int_equal(tdm_zeropp_groups(8000), 1);
+    assert_int_equal(tdm_zeropp_groups(8 * 1001), 7);
+    assert_int_equal(tdm_zeropp_groups(8 * 1009), 1009);
+    assert_int_equal(tdm_zeropp_groups(3584 * 3584 / 8), 224);
+}
+
+/* hpZ: when the forward ends, each of 8 GPUs has an eighth of all parameters besides its sixteenth;
+ * when the step ends it has not. Frozen parameters keep theirs. In host memory it is there once.
+ * Blocks of the allocator are up to 1 MiB larger than what is asked for. */
+#define ROUNDED (32 * MIB)
+static void second_copies_are_kept(void **state)
+{
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              16,
+                              256,
+                              {"checkpointing=on", "stage3_max_live_parameters=0",
+                               "stage3_max_reuse_distance=0",
+                               "stage3_param_persistence_threshold=0"}};
+    (void)state;
+    struct tdm_torch_run without = run(&setting, NULL);
+    setting.pairs[4] = "zero_hpz_partition_size=8";
+    struct tdm_torch_run with = run(&setting, NULL);
+    assert_near(with.step[0].before_bytes, without.step[0].before_bytes + 2 * PARAMETERS / 8,
+                ROUNDED);
+    assert_near(with.step[2].end_bytes[TDM_PHASE_FORWARD],
+                without.step[2].end_bytes[TDM_PHASE_FORWARD] + 2 * PARAMETERS / 8, ROUNDED);
+    assert_int_equal(with.step[2].before_bytes, without.step[2].before_bytes);
+    assert_int_equal(with.step[2].end_bytes[2], with.step[1].end_bytes[2]);
+    setting.pairs[5] = "lora_rank=16";
+    with = run(&setting, NULL);
+    setting.pairs[4] = "zero_hpz_partition_size=1";
+    without = run(&setting, NULL);
+    assert_near(with.step[2].before_bytes, without.step[2].before_bytes + 2 * PARAMETERS / 8,
+                ROUNDED);
+    setting.pairs[5] = "offload_param=cpu";
+    setting.pairs[6] = "pin_memory=false";
+    without = run(&setting, NULL);
+    setting.pairs[4] = "zero_hpz_partition_size=8";
+    with = run(&setting, NULL);
+    assert_near(with.step[2].host_bytes, without.step[2].host_bytes + 2 * PARAMETERS / 8, ROUNDED);
+    assert_int_equal(with.step[2].before_bytes, without.step[2].before_bytes);
+}
+
+static uint32_t counted(const struct setting *setting, uint64_t bytes)
+{
+    struct counting counting = {.bytes = bytes};
+    run(setting, &counting);
+    return counting.count;
+}
+
+#define HEAD UINT64_C(544997376) /* elements of the head, and of the embedding, of qwen2.5-7b */
+
+/* qwZ: the embedding and the head are gathered for the forward and for the backward, each time as
+ * bytes, with scales of 8 GPUs: a part is 8,515,584 = 2^12 * 3^3 * 7 * 11 eights, whose largest
+ * divisor up to 1,000 is 924. They become fp16 and from that bf16, of the same size. */
+static void weights_are_sent_in_8_bits(void **state)
+{
+    struct setting plain = {"qwen2.5-7b",
+                            "zero3",
+                            8,
+                            256,
+                            {"stage3_prefetch_bucket_size=0", "stage3_max_reuse_distance=0"}};
+    struct setting quantized = plain;
+    (void)state;
+    quantized.pairs[2] = "zero_quantized_weights=true";
+    assert_int_equal(counted(&quantized, HEAD), counted(&plain, HEAD) + 4);
+    assert_int_equal(counted(&quantized, 2 * HEAD), counted(&plain, 2 * HEAD) + 4);
+    assert_int_equal(counted(&quantized, UINT64_C(8) * 9216 * 4), 4);
+    struct tdm_torch_run out = run(&quantized, NULL), before = run(&plain, NULL);
+    assert_int_equal(out.step[2].before_bytes, before.step[2].before_bytes);
+    assert_int_equal(out.step[1].end_bytes[2], out.step[2].end_bytes[2]);
+}
+
+/* qgZ: gradients of embedding and head, which are larger than a bucket, in two nodes of 8 GPUs. A
+ * row has a scale. Within one node nothing is quantized. */
+static void gradients_are_sent_in_4_bits(void **state)
+{
+    struct setting plain = {"qwen2.5-7b", "zero3", 16, 256, {"checkpointing=on"}};
+    struct setting quantized = plain;
+    (void)state;
+    quantized.pairs[1] = "zero_quantized_gradients=true";
+    const struct {
+        uint64_t bytes;
+        uint32_t count;
+    } made[] = {
+        {HEAD / 2, 4},             /* sent and received in the node */
+        {152064 * 4, 4},           /* their scales */
+        {HEAD / 8 / 2, 4},         /* sent and received between nodes */
+        {152064 / 8 * 4, 4},       /* their scales */
+        {HEAD / 8 * 2, 2},         /* in fp16 */
+        {HEAD / 8 / 2 * 2, 2 * 3}, /* two sums and a mean */
+    };
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+        assert_int_equal(counted(&quantized, made[i].bytes),
+                         counted(&plain, made[i].bytes) + made[i].count);
+    plain.gpus = quantized.gpus = 8;
+    struct tdm_torch_run one = run(&plain, NULL), same = run(&quantized, NULL);
+    assert_int_equal(one.step[2].peak.reserved, same.step[2].peak.reserved);
+}
+
+/* NVMe, 8 GPUs. In host memory are four buffers of the largest sub-group in fp32, bf16 gradients,
+ * and all states of sub-groups below 1 MiB: here every parameter is one, and norms, biases, k and v
+ * are short. The first step makes moments of one more. */
+static void states_are_swapped(void **state)
+{
+    enum { SHORT = (28 * (2 * 3584 + 3584 + 2 * 512 + 2 * 512 * 3584) + 3584) / 8 };
+    struct setting setting = {
+        "qwen2.5-7b",
+        "zero3",
+        8,
+        256,
+        {"checkpointing=on", "pin_memory=false", "sub_group_size=1", "offload_optimizer=nvme"}};
+    uint64_t kept = 4 * 4 * (HEAD / 8) + 2 * PARAMETERS / 8 + UINT64_C(16) * SHORT;
+    (void)state;
+    struct tdm_torch_run out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, kept);
+    assert_int_equal(out.step[0].host_bytes, kept + 8 * (HEAD / 8));
+    setting.pairs[4] = "optimizer_buffer_count=8";
+    out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, kept + 4 * 4 * (HEAD / 8));
+    /* One sub-group of 951,952,064 elements, 192 more than a multiple of 256. */
+    setting.pairs[4] = "optimizer_buffer_count=4";
+    setting.pairs[2] = "sub_group_size=1e9";
+    out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, 16 * (PARAMETERS / 8 + 64) + 2 * PARAMETERS / 8);
+    /* Short gradients stay on the GPU, in fp32, until the step. */
+    setting.pairs[3] = "offload_optimizer=cpu";
+    setting.pairs[4] = NULL;
+    struct tdm_torch_run on_host = run(&setting, NULL);
+    assert_near(out.step[2].end_bytes[TDM_PHASE_BACKWARD],
+                on_host.step[2].end_bytes[TDM_PHASE_BACKWARD] + UINT64_C(4) * SHORT, 2 * MIB);
+    assert_int_equal(out.step[2].end_bytes[TDM_PHASE_OPTIMIZER],
+                     on_host.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER],
+                     out.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    setting.pairs[3] = "offload_optimizer=nvme";
+    setting.pairs[4] = "gradient_accumulation_steps=2"; /* only the last backward writes */
+    out = run(&setting, NULL);
+    setting.pairs[3] = "offload_optimizer=cpu";
+    on_host = run(&setting, NULL);
+    assert_int_equal(out.step[2].end_bytes[TDM_PHASE_FORWARD],
+                     on_host.step[2].end_bytes[TDM_PHASE_FORWARD]);
+}
+
+/* Parameters on NVMe, none of which host memory keeps. There are five buffers of 1e8 elements, one
+ * for what the step writes, each part in it to a multiple of 512 elements, and parts of k and v,
+ * which are short; shorter ones persist on the GPU. The GPU has what it has with offload_param=cpu,
+ * and these. */
+static void parts_are_swapped(void **state)
+{
+    enum { K_AND_V = 28 * 2 * 512 * 3584 / 8, PADDING = 28 * (2 * 64 + 64 + 2 * 448) + 64 };
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              8,
+                              256,
+                              {"checkpointing=on", "pin_memory=false", "offload_optimizer=nvme",
+                               "stage3_max_reuse_distance=0", "stage3_prefetch_bucket_size=0",
+                               "offload_param=nvme", "max_in_cpu=0"}};
+    const uint64_t states = 16 * (PARAMETERS / 8 + 64) + 2 * PARAMETERS / 8;
+    (void)state;
+    struct tdm_torch_run out = run(&setting, NULL);
+    assert_int_equal(out.step[2].host_bytes, states + UINT64_C(5) * 2 * 100000256 +
+                                                 2 * (PARAMETERS / 8 + PADDING) +
+                                                 UINT64_C(2) * K_AND_V);
+    setting.pairs[5] = "offload_param=cpu";
+    setting.pairs[6] = NULL;
+    struct tdm_torch_run on_host = run(&setting, NULL);
+    assert_near(out.step[2].peak.allocated, on_host.step[2].peak.allocated, 2 * MIB);
+    /* Host memory has room for all of them: only the buffers are more. */
+    setting.pairs[5] = "offload_param=nvme";
+    out = run(&setting, NULL);
+    assert_int_equal(out.step[2].peak.allocated, on_host.step[2].peak.allocated);
+    assert_int_equal(out.step[1].end_bytes[2], out.step[2].end_bytes[2]);
+}
+
+/* Parameters that stay to be used again keep their buffers. If all of them stay, five are too few,
+ * which the second step's forward finds: the first one gives all back. */
+static void buffers_run_out(void **state)
+{
+    struct setting setting = {"qwen2.5-7b",
+                              "zero3",
+                              8,
+                              256,
+                              {"offload_optimizer=nvme", "offload_param=nvme", "max_in_cpu=0",
+                               "stage3_max_reuse_distance=1e10"}};
+    struct tdm_model *model = NULL;
+    struct tdm_method_settings settings;
+    struct tdm_torch_run out;
+    struct tdm_error err;
+    (void)state;
+    read_setting(&setting, &model, &settings);
+    must(tdm_torch_run(model, &settings, &gpu, 3, NULL, &out, &err), &err);
+    assert_int_equal(out.steps, 2);
+    assert_true(out.step[1].failed && out.step[1].lacks != NULL);
+    assert_int_equal(out.step[1].failed_phase, TDM_PHASE_FORWARD);
+    tdm_model_free(model);
+    setting.pairs[4] = "param_buffer_count=400";
+    run(&setting, NULL);
+}
+
+/* In the fifth, the head's part has 136,249,344 elements, more than a buffer. */
+static void impossible_settings_are_refused(void **state)
+{
+    static const struct setting bad[] = {
+        {"qwen2.5-7b", "zero3", 12, 256, {"zero_hpz_partition_size=8"}},
+        {"qwen2.5-7b", "zero3", 512, 256, {"zero_quantized_weights=true"}}, /* norms: 7 elements */
+        {"qwen2.5-7b", "zero3", 16, 256, {"zero_quantized_gradients=true", "reduce_scatter=false"}},
+        {"qwen2.5-7b", "zero3", 12, 256, {"zero_quantized_gradients=true"}},
+        {"qwen2.5-7b", "zero3", 4, 256, {"offload_optimizer=cpu", "offload_param=nvme"}},
+        {"qwen2.5-7b", "zero3", 8, 256, {"offload_param=nvme"}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        const struct tdm_method *method;
+        struct tdm_method_settings settings = {
+            .torch = {.tokens = 256, .batch = 1, .ranks = bad[i].gpus}};
+        struct tdm_method_choices choices;
+        struct tdm_model *model;
+        struct tdm_error err;
+        size_t count = bad[i].pairs[1] != NULL ? 2 : 1;
+        must(tdm_model_load(bad[i].model, &model, &err), &err);
+        must(tdm_method_find(bad[i].method, &method, &err), &err);
+        must(tdm_method_apply(method, bad[i].pairs, count, &settings, &choices, &err), &err);
+        assert_int_equal(tdm_method_check(model, &settings, &err), TDM_USAGE);
+        tdm_model_free(model);
+    }
+}
+
 /* With tiles, neither logits nor an MLP's activations of all tokens are in memory. Offloaded
  * checkpoints are in host memory. */
 static void long_sequences_are_tiled(void **state)
@@ -320,10 +566,17 @@ static void long_sequences_are_tiled(void **state)
 
 static void sizes_are_read(void **state)
 {
-    static const char *const bad[] = {
-        "reduce_bucket_size=-3",  "reduce_bucket_size=0.5",        "reduce_bucket_size=1e99",
-        "reduce_bucket_size=nan", "reduce_bucket_size=5e8x",       "sub_group_size=auto",
-        "offload_optimizer=nvme", "gradient_accumulation_steps=0", "grads=held"};
+    static const char *const bad[] = {"reduce_bucket_size=-3",
+                                      "reduce_bucket_size=0.5",
+                                      "reduce_bucket_size=1e99",
+                                      "reduce_bucket_size=nan",
+                                      "reduce_bucket_size=5e8x",
+                                      "sub_group_size=auto",
+                                      "offload_param=disk",
+                                      "optimizer_buffer_count=3",
+                                      "param_buffer_count=0",
+                                      "gradient_accumulation_steps=0",
+                                      "grads=held"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -382,6 +635,14 @@ int main(void)
         cmocka_unit_test(alst_divides_sequences),
         cmocka_unit_test(trace_holds),
         cmocka_unit_test(live_parameters_are_bounded),
+        cmocka_unit_test(scales_are_counted),
+        cmocka_unit_test(second_copies_are_kept),
+        cmocka_unit_test(weights_are_sent_in_8_bits),
+        cmocka_unit_test(gradients_are_sent_in_4_bits),
+        cmocka_unit_test(states_are_swapped),
+        cmocka_unit_test(parts_are_swapped),
+        cmocka_unit_test(buffers_run_out),
+        cmocka_unit_test(impossible_settings_are_refused),
         cmocka_unit_test(long_sequences_are_tiled),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(frozen_parameters_have_no_gradients),

@@ -272,6 +272,61 @@ static void capacity_bounds_experts(void **state)
     assert_true(peaks[3] < peaks[4]);
 }
 
+struct counting {
+    uint64_t bytes;
+    uint32_t count; /* of step 2 */
+};
+
+static void count_size(void *context, const struct tdm_torch_event *event)
+{
+    struct counting *counting = context;
+    counting->count += event->step == 2 && event->allocated && event->bytes == counting->bytes;
+}
+
+/* Allocations of that many bytes in a step of DeepSeek-V2's first 4 layers on two context ranks. */
+static uint32_t latent_allocations(const char *exchange, uint64_t bytes)
+{
+    static const struct tdm_torch_device gpu = {
+        {132, 2048, 32 << 20, 1 << 20}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0};
+    const struct row row = {"b200", "deepseek-v2-4-layers", 8192, 1, 1, 1, 2, exchange, 0, 0};
+    struct counting counting = {.bytes = bytes};
+    const struct tdm_torch_observer observer = {.event = count_size, .context = &counting};
+    struct tdm_method_settings settings;
+    struct tdm_torch_run out;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    load(row.model, row.machine, &model, &machine);
+    must(settle(model, &row, &settings, &err), &err);
+    must(tdm_torch_run(model, &settings, &gpu, 2, &observer, &out, &err), &err);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    return counting.count;
+}
+
+/* 4,096 tokens a rank, 128 heads, keys of 192 numbers and values of 128. Of each of 4 layers the
+ * ring has two buffers of both in the forward, and two for them and their gradients in the
+ * backward. Gathered keys and values of 8,192 tokens come and are ordered, in both; gradients of
+ * all of them are made and ordered again; the slice that sees all keys makes its own. */
+static void latent_values_are_narrower(void **state)
+{
+    enum { LAYERS = 4, TOKENS = 4096, HEADS = 128 };
+    static const char ring[] = "cp_comm_type=p2p expert_model_parallel_size=8 "
+                               "use_distributed_optimizer=yes";
+    static const char all[] = "cp_comm_type=all_gather expert_model_parallel_size=8 "
+                              "use_distributed_optimizer=yes";
+    const uint64_t both = UINT64_C(2) * TOKENS * HEADS * (192 + 128);
+    (void)state;
+    assert_int_equal(latent_allocations(ring, both), latent_allocations(all, both) + 2 * LAYERS);
+    assert_int_equal(latent_allocations(ring, 2 * both), 2 * LAYERS);
+    const uint64_t keys = UINT64_C(2) * 2 * TOKENS * HEADS * 192,
+                   values = UINT64_C(2) * 2 * TOKENS * HEADS * 128;
+    assert_int_equal(latent_allocations(all, keys),
+                     latent_allocations(ring, keys) + (2 + 2 + 2 + 1) * LAYERS);
+    assert_int_equal(latent_allocations(all, values),
+                     latent_allocations(ring, values) + (2 + 2 + 2 + 1) * LAYERS);
+}
+
 /* A ring of K and V cannot apply a window. Whole sequences of some heads and one GPU can. */
 static void windows_meet_no_ring(void **state)
 {
@@ -456,6 +511,7 @@ int main(void)
         cmocka_unit_test(packed_sequences_are_one_row),
         cmocka_unit_test(hybrid_ranks_follow_the_length),
         cmocka_unit_test(capacity_bounds_experts),
+        cmocka_unit_test(latent_values_are_narrower),
         cmocka_unit_test(windows_meet_no_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
