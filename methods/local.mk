@@ -34,6 +34,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/peak.c \
 	methods/eager/float8.c methods/eager/float8.h \
 	methods/eager/quantized.c methods/eager/quantized.h \
+	methods/eager/te_float8.c methods/eager/te_float8.h \
 	methods/eager/tiles.c methods/eager/tiles.h
 
 # Serving: weights, the profile run, the cache.
@@ -92,6 +93,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron/context.c \
 	methods/megatron/cost.c \
 	methods/megatron/experts.c \
+	methods/megatron/float8.c \
 	methods/megatron/keys.c \
 	methods/megatron/latent.c \
 	methods/megatron/layers.c \

@@ -203,6 +203,7 @@ struct tdm_heap {
 struct tdm_gpu_facts {
     uint32_t multiprocessors, threads_per_multiprocessor;
     uint64_t cublas_workspace_bytes, cublaslt_workspace_bytes;
+    bool float8_both_orders; /* products of 8 bits take operands by rows and by columns */
 };
 
 #define TDM_THREADS 2u /* the calling thread and autograd's */
