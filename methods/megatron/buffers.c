@@ -178,8 +178,8 @@ static uint64_t number_of(const struct tdm_megatron *t, uint32_t chunk, uint64_t
 /* is_first_last_bf16_layer */
 static bool is_wide(const struct tdm_megatron *t, uint64_t number)
 {
-    return t->set.wide_ends && (number < t->set.wide_at_start ||
-                                number + t->set.wide_at_end >= t->config->layers);
+    return t->set.wide_ends &&
+           (number < t->set.wide_at_start || number + t->set.wide_at_end >= t->config->layers);
 }
 
 static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t number)
@@ -257,8 +257,8 @@ static uint64_t sharing_ranks(const struct tdm_megatron *t, enum megatron_buffer
 /* Sets how many elements of the parameters from .. to - 1, counted from the last one, are this
  * rank's. Their bucket has the elements begin .. end - 1. */
 static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk,
-                      enum megatron_buffer buffer, uint32_t from, uint32_t to, const uint64_t *starts, uint64_t begin,
-                      uint64_t end)
+                      enum megatron_buffer buffer, uint32_t from, uint32_t to,
+                      const uint64_t *starts, uint64_t begin, uint64_t end)
 {
     uint64_t rank = buffer == BUFFER_EXPERTS ? t->expert_data_rank : t->data_rank;
     uint64_t share = (end - begin) / sharing_ranks(t, buffer), low = begin + rank * share,

@@ -205,8 +205,8 @@ struct tdm_eager_value *megatron_float8_row_linear(struct tdm_megatron *t,
     struct tdm_eager_value *inputs[] = {x, t->set.fused_gradients ? NULL : weight};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     bool keeps_input = cast_of(t, weight)->keeps_input;
-    struct tdm_te_tensor bits = tdm_te_quantize(
-        m, t->set.float8, x, node != NULL && !keeps_input ? BOTH : TDM_TE_ROWS);
+    struct tdm_te_tensor bits =
+        tdm_te_quantize(m, t->set.float8, x, node != NULL && !keeps_input ? BOTH : TDM_TE_ROWS);
     cast_weight(t, weight, true);
     struct tdm_eager_value *y = tdm_value_new(m, x->rows, weight->rows, BF16);
     megatron_product(t);

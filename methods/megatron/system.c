@@ -290,22 +290,24 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
-/* Products of 8 bits need dimensions that 16 divides (assert_dim_for_fp8_exec: rows of inputs by 8).
- * Weights of 8 bits alone are those of the distributed optimizer. */
+/* Products of 8 bits need dimensions that 16 divides (assert_dim_for_fp8_exec: rows of inputs by
+ * 8). Weights of 8 bits alone are those of the distributed optimizer. */
 static enum tdm_status check_float8(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_megatron_layout *l, struct tdm_error *err)
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
-    const char *what = model->latent.kv_rank > 0          ? "latent attention"
-                       : model->experts.count > 0         ? "experts"
-                       : settings->torch.lora_rank > 0    ? "adapters"
-                                                          : NULL;
+    const char *what = model->latent.kv_rank > 0       ? "latent attention"
+                       : model->experts.count > 0      ? "experts"
+                       : settings->torch.lora_rank > 0 ? "adapters"
+                                                       : NULL;
     if (s->float8 == TDM_TE_NONE)
         return TDM_OK;
     if (what != NULL)
-        return tdm_fail(err, TDM_USAGE, "--set fp8_recipe: products of 8 bits with %s are not "
-                                        "modelled", what);
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fp8_recipe: products of 8 bits with %s are not "
+                        "modelled",
+                        what);
     if (s->wide_ends && s->float8 == TDM_TE_DELAYED) {
         tdm_fail(err, TDM_USAGE, "--set first_last_layers_bf16: not with fp8_recipe=delayed");
         return tdm_hint(err, "--set fp8_recipe=tensorwise");
