@@ -144,7 +144,7 @@ cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/meth
 	tests/methods/unit_deepspeed tests/methods/unit_families \
 	tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
-	tests/methods/unit_peak \
+	tests/methods/unit_peak tests/methods/unit_te_float8 \
 	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_second tests/methods/unit_serving \
 	tests/methods/unit_settings \
 	tests/methods/unit_torch_allocator

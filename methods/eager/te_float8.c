@@ -3,6 +3,7 @@
 #include "methods/eager/te_float8.h"
 
 #include "methods/eager/dtypes.h"
+#include "methods/eager/ops.h"
 
 #include <stddef.h>
 
@@ -11,10 +12,15 @@ static struct tdm_eager_value *bytes_of(struct tdm_eager *m, const struct tdm_ea
     return tdm_value_new(m, x->rows, x->columns, FLOAT8);
 }
 
+bool tdm_te_both_orders(const struct tdm_eager *m)
+{
+    return m->gpu.capability >= 100 && m->gpu.capability < 120;
+}
+
 struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe recipe,
                                      const struct tdm_eager_value *x, unsigned usage)
 {
-    bool both_orders = m->gpu.float8_both_orders;
+    bool both_orders = tdm_te_both_orders(m);
     struct tdm_te_tensor made = {.data = NULL};
     if (recipe == TDM_TE_DELAYED)
         made.scale = tdm_value_new(m, 1, 1, FP32);
@@ -29,7 +35,7 @@ struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe rec
 
 void tdm_te_add_columns(struct tdm_eager *m, struct tdm_te_tensor *tensor)
 {
-    if (!m->gpu.float8_both_orders && tensor->transpose == NULL)
+    if (!tdm_te_both_orders(m) && tensor->transpose == NULL)
         tensor->transpose = bytes_of(m, tensor->data);
 }
 
@@ -67,4 +73,83 @@ struct tdm_te_tensor tdm_te_saved(struct tdm_eager *m, struct tdm_node *node, ui
 {
     return (struct tdm_te_tensor){.data = tdm_node_saved(m, node, first),
                                   .scale = tdm_node_saved(m, node, first + 1)};
+}
+
+/* ---- te.Linear ---- */
+
+#define HOPPER 90u
+#define WORKSPACE_BYTES ((UINT64_C(32) << 20) + 1024) /* cpp_extensions/gemm.py, from Hopper on */
+#define WORKSPACE_BEFORE_BYTES (UINT64_C(4) << 20)
+#define BOTH (TDM_TE_ROWS | TDM_TE_COLUMNS)
+
+enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS };
+
+/* The first product makes the workspace of all. */
+static void product(struct tdm_eager *m)
+{
+    if (m->te_workspace != NULL || m->stopped)
+        return;
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_WORKSPACE;
+    m->te_workspace = tdm_value_new(
+        m, m->gpu.capability < HOPPER ? WORKSPACE_BEFORE_BYTES : WORKSPACE_BYTES, 1, 1);
+    m->category = before;
+}
+
+/* Gradients are in bf16, whatever the input's and the weight's dtype. */
+static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    bool weight_needs = tdm_node_needs(node, LINEAR_WEIGHT);
+    struct tdm_eager_value *saved[TDM_MOST_SAVED] = {0};
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    struct tdm_te_tensor gradient =
+        tdm_te_quantize(m, TDM_TE_DELAYED, grads[0],
+                        weight_needs || tdm_node_needs(node, LINEAR_BIAS) ? BOTH : TDM_TE_ROWS);
+    if (tdm_node_needs(node, LINEAR_BIAS))
+        results[LINEAR_BIAS] = tdm_value_new(m, 1, grads[0]->columns, BF16);
+    const struct tdm_edge *edges = node->edges;
+    if (tdm_node_needs(node, LINEAR_X)) {
+        results[LINEAR_X] = tdm_value_new(m, edges[LINEAR_X].rows, edges[LINEAR_X].columns, BF16);
+        results[LINEAR_X]->view = true;
+        product(m);
+    }
+    if (weight_needs) {
+        results[LINEAR_WEIGHT] =
+            tdm_value_new(m, edges[LINEAR_WEIGHT].rows, edges[LINEAR_WEIGHT].columns, BF16);
+        product(m);
+    }
+    tdm_te_drop(m, &gradient);
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        tdm_drop(m, saved[i]);
+}
+
+struct tdm_eager_value *tdm_te_linear(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      struct tdm_eager_value *weight, struct tdm_eager_value *bias)
+{
+    static const struct tdm_eager_op op = {"_LinearBackward", false, linear_backward};
+    struct tdm_eager_value *inputs[] = {x, weight, bias};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, bias != NULL ? 3 : 2);
+    bool input_needs = node != NULL && tdm_node_needs(node, LINEAR_X);
+    bool weight_needs = node != NULL && tdm_node_needs(node, LINEAR_WEIGHT);
+    struct tdm_te_tensor a =
+        tdm_te_quantize(m, TDM_TE_DELAYED, x, weight_needs ? BOTH : TDM_TE_ROWS);
+    struct tdm_te_tensor b =
+        tdm_te_quantize(m, TDM_TE_DELAYED, weight, input_needs ? BOTH : TDM_TE_ROWS);
+    struct tdm_eager_value *shift = bias != NULL ? tdm_cast(m, bias, BF16) : NULL;
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, weight->rows, BF16);
+    product(m);
+    y->view = true;
+    tdm_te_drop_rows(m, &a);
+    if (weight_needs)
+        tdm_te_save(m, node, &a);
+    tdm_node_save(m, node, b.data);
+    if (b.transpose != NULL)
+        tdm_node_save(m, node, b.transpose);
+    tdm_node_save(m, node, b.scale);
+    tdm_drop(m, shift);
+    tdm_te_drop(m, &a);
+    tdm_te_drop(m, &b);
+    return tdm_node_finish(m, node, y);
 }

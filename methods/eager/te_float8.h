@@ -16,6 +16,10 @@ enum tdm_te_recipe {
     TDM_TE_TENSORWISE, /* Float8CurrentScaling: the scale is that of the tensor */
 };
 
+/* Do products of 8 bits take operands by rows and by columns? Else both are by the dimension that
+ * is summed over. Source: common/transformer_engine.cpp (nvte_is_non_tn_fp8_gemm_supported). */
+bool tdm_te_both_orders(const struct tdm_eager *m);
+
 /* Each may be NULL. The owner drops them. */
 struct tdm_te_tensor {
     struct tdm_eager_value *data, *transpose, *scale;
@@ -37,5 +41,10 @@ void tdm_te_drop(struct tdm_eager *m, struct tdm_te_tensor *tensor);
 void tdm_te_save(struct tdm_eager *m, struct tdm_node *node, const struct tdm_te_tensor *tensor);
 /* The same tensors again, the first of which is saved tensor number `first`. */
 struct tdm_te_tensor tdm_te_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t first);
+
+/* te.Linear(x) with delayed scaling, where no micro-batch is named: every forward quantizes the
+ * weight anew, and its 8 bits are saved. Source: pytorch/module/linear.py (_Linear). */
+struct tdm_eager_value *tdm_te_linear(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      struct tdm_eager_value *weight, struct tdm_eager_value *bias);
 
 #endif

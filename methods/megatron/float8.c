@@ -55,7 +55,7 @@ void megatron_gather_cast(struct tdm_megatron *t, struct tdm_eager_value *weight
 static void cast_weight(struct tdm_megatron *t, struct tdm_eager_value *weight, bool columns)
 {
     struct megatron_cast *cast = &t->casts[weight->module - 1];
-    bool both_orders = t->m->gpu.float8_both_orders;
+    bool both_orders = tdm_te_both_orders(t->m);
     if (t->set.float8_weights ||
         (cast->tensor.data != NULL && (cast->tensor.transpose != NULL || !columns || both_orders)))
         return;

@@ -9,6 +9,7 @@
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define LAYER_MOST 4096u
+#define TE_ROWS 8u
 #define RANK_MOST 65536u
 #define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
@@ -438,8 +439,9 @@ const struct tdm_method_key tdm_keys_adapters[] = {
 
 /* torchao's Float8LinearConfig, by the names of its recipes. */
 const struct tdm_method_key tdm_keys_float8[] = {
-    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp", "none",
-     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes",
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp|te", "none",
+     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes; te: "
+     "by Transformer Engine as accelerate has it, with the head's",
      tdm_key_read_choice, FIELD(torch.float8)},
     {.name = NULL},
 };
@@ -497,6 +499,32 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* What accelerate's convert_model and Transformer Engine (assert_dim_for_fp8_exec) need, and what
+ * is not modelled. */
+static enum tdm_status check_te(const struct tdm_model *model,
+                                const struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const char *what = torch->lora_rank > 0                  ? "adapters"
+                       : torch->compile != TDM_COMPILE_NO    ? "torch.compile"
+                       : torch->context.divider != NULL      ? "divided sequences"
+                       : torch->wrapper == &tdm_fsdp_wrapper ? "fully_shard"
+                       : model->experts.count > 0            ? "experts"
+                       : model->tied                         ? "a tied head"
+                                                             : NULL;
+    if (what != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: te with %s is not "
+                        "modelled",
+                        what);
+    if (torch->batch * torch->tokens % TE_ROWS != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--context: Transformer Engine's products of 8 bits need tokens that %u "
+                        "divides",
+                        TE_ROWS);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -520,6 +548,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
         return tdm_fail(err, TDM_USAGE,
                         "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->float8 == TDM_FLOAT8_TE && check_te(model, settings, err) != TDM_OK)
+        return err->status;
     if (torch->fsdp.gathers_float8 && torch->fsdp.offload)
         return tdm_fail(err, TDM_USAGE,
                         "--set enable_fsdp_float8_all_gather: it goes with offload_policy=none");

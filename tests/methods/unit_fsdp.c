@@ -74,7 +74,7 @@ static void check_order(bool tied, const char *const *pairs, const char *forward
                         const char *backward)
 {
     static const struct tdm_torch_device gpu = {
-        {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, false},
+        {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
         UINT64_C(1) << 40,
         UINT64_C(1) << 40,
         0};
@@ -236,7 +236,7 @@ static void units_of_ends_take_less(void **state)
 static uint64_t beyond_the_end(const char *weights, const char *reduced)
 {
     static const struct tdm_torch_device gpu = {
-        {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20, false},
+        {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20, 90},
         UINT64_C(1) << 40,
         UINT64_C(1) << 40,
         0};
