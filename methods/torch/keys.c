@@ -187,10 +187,11 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
 }
 
-static bool has_own_loss(const struct tdm_key_case *c)
+static bool has_version(const struct tdm_key_case *c)
 {
-    return c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
-           tdm_torch_has_own_loss(&c->settings->torch);
+    return (c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
+            tdm_torch_has_own_loss(&c->settings->torch)) ||
+           c->settings->torch.attention == TDM_TORCH_FLASH;
 }
 
 static bool has_score(const struct tdm_key_case *c)
@@ -224,7 +225,8 @@ static const struct tdm_key_need needs_nothing = {"on memory: it changes a numbe
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
-static const struct tdm_key_need needs_own_loss = {"without transformers' own loss", has_own_loss};
+static const struct tdm_key_need needs_version = {
+    "without transformers' own loss and attention=flash", has_version};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
@@ -340,9 +342,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
-     "any version of it, for its loss: to 4.48 the shifted logits are copied, to 4.45 also the "
-     "output is fp32",
-     .read = read_version, .needs = {&needs_own_loss}},
+     "any version of it: to 4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, "
+     "and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
+     .read = read_version, .needs = {&needs_version}},
     {"loss_held", "yes|no", "yes",
      "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
      "is done, as in a Trainer of transformers",

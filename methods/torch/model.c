@@ -350,6 +350,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.quantization = TDM_QUANTIZATION_NF4_DOUBLE;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
+    t->settings.flash_package =
+        settings->attention == TDM_TORCH_FLASH || settings->context.divider != NULL;
     if (settings->attention == TDM_TORCH_FLASH)
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
     m->fuses = settings->compile != TDM_COMPILE_NO;

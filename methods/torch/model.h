@@ -42,7 +42,7 @@ enum tdm_torch_attention {
     TDM_TORCH_EAGER,
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
     TDM_TORCH_MATERIALIZED, /* synonym of eager */
-    TDM_TORCH_FLASH,        /* synonym of sdpa-flash */
+    TDM_TORCH_FLASH,        /* flash_attn: as sdpa-flash, but its kernel is given the window */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
@@ -115,6 +115,8 @@ struct tdm_torch_settings {
     enum tdm_checkpointing checkpointing;
     uint64_t checkpoint_every; /* every so many layers, the last one is checkpointed; 0: as 1 */
     enum tdm_torch_attention attention;
+    bool flash_package; /* its kernel is given windows, for which no mask is made; set by attention
+                         */
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;
     enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
