@@ -2,12 +2,14 @@
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
+#include <inttypes.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define IMAGE_TOKENS_MOST 100000000u
 #define LAYER_MOST 4096u
 #define TE_ROWS 8u
 #define RANK_MOST 65536u
@@ -225,6 +227,14 @@ static const struct tdm_key_need needs_nothing = {"on memory: it changes a numbe
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
+static bool has_vision(const struct tdm_key_case *c)
+{
+    return tdm_torch_counts_vision(&c->settings->torch, c->model);
+}
+
+static const struct tdm_key_need needs_vision = {
+    "without a vision tower that is counted: Qwen2.5-VL's, whole on each GPU, not quantized",
+    has_vision};
 static const struct tdm_key_need needs_version = {
     "without transformers' own loss and attention=flash", has_version};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
@@ -381,6 +391,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
 };
 
 const struct tdm_method_key tdm_keys_whole[] = {
+    {"image_tokens", "N", "0",
+     "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
+     tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
+     .needs = {&needs_vision}},
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
@@ -539,6 +553,10 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     }
     if (check_mixed(model, torch, settings->method->name, err) != TDM_OK)
         return err->status;
+    if (torch->image_tokens > torch->tokens)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set image_tokens: more than the %" PRIu64 " tokens of a sequence",
+                        torch->tokens);
     if ((model->parts & TDM_PART_SINKS) != 0 && torch->context.divider != NULL)
         return tdm_fail(err, TDM_USAGE,
                         "method %s: sinks of attention, which %s has, are not modelled",
@@ -576,6 +594,9 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
     const struct tdm_divider *divider = settings->method->divider;
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
+    if (tdm_torch_counts_vision(&settings->torch, model))
+        return "the vision tower is frozen: its weights and what image_tokens says count, not what it "
+               "makes while it runs";
     if (model->text_alone)
         return "the language model alone: its vision tower is not counted";
     if ((model->parts & TDM_PART_SINKS) != 0)

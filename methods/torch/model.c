@@ -274,6 +274,7 @@ static void add_parameters(struct tdm_torch_model *t)
 {
     const struct tdm_model *config = t->config;
     uint32_t head = tdm_model_head_unit(config);
+    tdm_torch_add_vision(t);
     t->m->category = TDM_METHOD_WEIGHTS;
     t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
     t->position_weight = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_POSITIONS);
@@ -312,6 +313,7 @@ static void add_parameters(struct tdm_torch_model *t)
     t->ids = t->settings.ids != NULL
                  ? tdm_take(t->settings.ids)
                  : tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+    tdm_torch_add_pixels(t);
 }
 
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,

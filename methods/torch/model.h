@@ -146,6 +146,7 @@ struct tdm_torch_settings {
     uint64_t galore_rank;       /* of TDM_TORCH_GALORE */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
+    uint64_t image_tokens;      /* of a sequence, whose rows a vision tower makes */
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_compile compile;
     bool shifted;             /* LongLoRA's attention */
@@ -194,5 +195,10 @@ double tdm_torch_projection_elements(const struct tdm_model *model);
 
 /* Bytes of all parameters, without rounding. */
 uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *model);
+
+/* Are the weights of a vision tower counted? They are where each GPU has the whole model in bf16 or
+ * fp32. */
+bool tdm_torch_counts_vision(const struct tdm_torch_settings *settings,
+                             const struct tdm_model *model);
 
 #endif
