@@ -95,6 +95,8 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
         own = operand_bytes(op, TDM_REDUCE_OWN);
         for (uint32_t i = 0; own > 0 && i < op->access[TDM_REDUCE_OWN].slots; i++) {
             const uint32_t chunk = op->access[TDM_REDUCE_OWN].after.chunk + i;
+            if (chunk >= program->chunk_count) /* of a program that the validator refuses */
+                break;
             op->fetched_bytes =
                 tdm_size_add(op->fetched_bytes,
                              tdm_size_mul(tdm_chunks_bytes(program, TDM_DKVPAGES, chunk, chunk + 1),

@@ -389,7 +389,7 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
                                         struct tdm_error *err)
 {
     const uint32_t set = ranks_of_set(program->schedule);
-    uint64_t fetched = 0, sent = 0, own;
+    uint64_t fetched = 0, sent = 0, own, part;
     switch (op->kind) {
     case TDM_OP_GATHER:
         own = bytes_of(op, TDM_GATHER_OWN) + bytes_of(op, TDM_GATHER_OWN_MEANS);
@@ -399,9 +399,9 @@ static enum tdm_status check_team_bytes(const struct tdm_program *program, const
         break;
     case TDM_OP_REDUCE: /* how many others have a share is seen when all ranks are compared */
         own = bytes_of(op, TDM_REDUCE_OWN);
-        fetched = own == 0 ? 0 : op->fetched_bytes;
-        if (set == 1 && own > 0)
-            fetched = op->fetched_bytes / own * own;
+        /* the shares of several chunks differ in number, but are of whole tokens */
+        part = set == 1 ? own : tdm_content_bytes(program->schedule, TDM_DKVPAGES, 0, 1);
+        fetched = own == 0 ? 0 : op->fetched_bytes / part * part;
         if (fetched > own * (program->ranks / set - 1))
             fetched = own * (program->ranks / set - 1);
         sent = bytes_of(op, TDM_REDUCE_BELOW) + bytes_of(op, TDM_REDUCE_ABOVE);

@@ -1900,13 +1900,21 @@ static bool team_op_of_another_layer_with_tags(struct trial *t)
     return false;
 }
 
-/* Another chunk begins the round. Not that of a hop, of which a rank may have nothing: there it is
- * seen where the ranks are compared. */
+/* Does an op exchange heads of chunks of which the rank has none? */
+static bool exchanges_nothing(struct trial *t, size_t i)
+{
+    return is_op(t, i, TDM_OP_ALL_TO_ALL) &&
+           op_at(t, i)->access[TDM_ALL_TO_ALL_HEADS].buffer == TDM_NONE;
+}
+
+/* Another chunk begins the round. Not that of a hop or an exchange of which a rank may have
+ * nothing: there it is seen where the ranks are compared (unit_team_check). */
 static bool team_op_of_another_round(struct trial *t)
 {
     for (EACH_ITEM(t, i))
         if (is_team_op(t, i) && !is_op(t, i, TDM_OP_HOP_SUM) && !is_op(t, i, TDM_OP_HOP) &&
-            op_at(t, i)->chunk != TDM_NONE && t->r.program.chunk_count > 1) {
+            !exchanges_nothing(t, i) && op_at(t, i)->chunk != TDM_NONE &&
+            t->r.program.chunk_count > 1) {
             op_at(t, i)->chunk = another(t, t->r.program.chunk_count, op_at(t, i)->chunk);
             return true;
         }
