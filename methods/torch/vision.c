@@ -57,8 +57,8 @@ struct tdm_eager_value *tdm_torch_image_rows(struct tdm_torch_model *t)
                : NULL;
 }
 
-#define MERGER_COPIES 5u /* of a row: norm in fp32 and bf16, and what two products and GELU save \
-                          */
+/* Of a row: the norm in fp32 and bf16, and what two products and GELU save. */
+#define MERGER_COPIES 5u
 
 /* With checkpoints the embeddings of the tower too are made to require gradients. So the inputs of
  * its blocks stay, and what the merger saves, which is no checkpoint. */
