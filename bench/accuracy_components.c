@@ -260,7 +260,7 @@ static uint64_t run(struct component *c, const struct kind *kind)
 enum tdm_status predict_component(const char *name, const char *const *pairs, size_t count,
                                   uint64_t *peak_bytes, struct tdm_error *err)
 {
-    static const struct tdm_gpu_facts a100 = {108, 2048, 8519680, MIB};
+    static const struct tdm_gpu_facts a100 = {108, 2048, 8519680, MIB, 80};
     struct component c = {.x = NULL};
     struct tdm_torch_allocator *allocator = NULL;
     size_t k = 0;

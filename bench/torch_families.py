@@ -111,8 +111,28 @@ def made(config):
     config.pop("architectures")
     settings = transformers.AutoConfig.for_model(kind, **config)
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(
-        settings, attn_implementation="eager", dtype=torch.bfloat16)
+    kinds = transformers.AutoModelForImageTextToText if "vision_config" in config else transformers.AutoModelForCausalLM
+    model = kinds.from_config(settings, attn_implementation="eager", dtype=torch.bfloat16)
+    for parameter in tower(model):
+        parameter.requires_grad_(False)
+    return model
+
+
+def tower(model):
+    """The parameters of a vision tower."""
+    return [parameter for name, parameter in model.named_parameters() if ".visual." in name]
+
+
+def picture(config, ids):
+    """Makes 16 of the ids those of a picture, and returns what the model takes of it."""
+    if "vision_config" not in config:
+        return {}
+    ids[0, 3], ids[0, 4:20], ids[0, 20] = (
+        config[key] for key in ("vision_start_token_id", "image_token_id", "vision_end_token_id"))
+    vision = config["vision_config"]
+    values = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    return {"pixel_values": torch.randn(64, values), "image_grid_thw": torch.tensor([[1, 8, 8]]),
+            "mm_token_type_ids": (ids == config["image_token_id"]).int()}
 
 
 def sizes(run):
@@ -146,13 +166,16 @@ def measure(config, loss, checkpointing):
     model.train()
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    ids = torch.randint(0, config["vocab_size"] - 1, (1, TOKENS))
+    special = min([config["vocab_size"] - 1] + [config[key] for key in config if key.endswith("_token_id")
+                                                and "vision_config" in config])
+    ids = torch.randint(0, special, (1, TOKENS))
+    pixels = picture(config, ids)
     base = model.model if model.base_model is model else model.base_model
 
     def forward():
         if loss:
-            return model(input_ids=ids, labels=ids, use_cache=False).loss
-        return base(input_ids=ids, use_cache=False).last_hidden_state.mean()
+            return model(input_ids=ids, labels=ids, use_cache=False, **pixels).loss
+        return base(input_ids=ids, use_cache=False, **pixels).last_hidden_state.mean()
 
     forward().backward()
     model.zero_grad(set_to_none=True)
@@ -160,7 +183,8 @@ def measure(config, loss, checkpointing):
     kept, first = highest(0, events)
     _, events = sizes(value.backward)
     _, second = highest(kept, events)
-    return sum(p.numel() for p in model.parameters()), kept, max(first, second)
+    parameters = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in tower(model))
+    return parameters, kept, max(first, second)
 
 
 def main():

@@ -159,11 +159,21 @@ static enum tdm_status read_distributed(const struct tdm_from_reading *r, const 
 static enum tdm_status read_precision(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    if (tdm_from_is(value, "bf16"))
-        r->from->bf16 = true;
-    else if (!tdm_from_is_off(value))
-        return tdm_from_bad(r, path, value, "bf16 and no are known");
-    return TDM_OK;
+    const json_t *backend = json_object_get(json_object_get(r->root, "fp8_config"), "backend");
+    bool float8 = tdm_from_is(value, "fp8");
+    if (!float8 && !tdm_from_is(value, "bf16"))
+        return tdm_from_is_off(value) ? TDM_OK
+                                      : tdm_from_bad(r, path, value, "bf16, fp8 and no are known");
+    r->from->bf16 = true; /* what is not of 8 bits runs under autocast */
+    if (!float8)
+        return TDM_OK;
+    if (tdm_from_is(backend, "TE"))
+        return tdm_from_pair(r, "float8_recipe", "te");
+    if (tdm_from_is(backend, "AO"))
+        return tdm_from_pair(r, "float8_recipe", "tensorwise");
+    if (backend == NULL)
+        return tdm_from_bad(r, path, value, "say with it which of TE and AO fp8_config.backend is");
+    return tdm_from_bad(r, "fp8_config.backend", backend, "TE and AO are known");
 }
 
 /* accelerate, utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py: what is trained becomes
@@ -209,7 +219,11 @@ static const struct tdm_from_rule accelerate_rules[] = {
     {"parallelism_config.*", IGNORE NO_MEMORY},
     {"dynamo_config.*", REFUSE "torch.compile is not known"},
     {"dynamo_backend", REFUSE "torch.compile is not known"},
-    {"fp8_config*", REFUSE "only bf16 is known"},
+    {"fp8_config.backend", IGNORE "read with mixed_precision"},
+    {"fp8_config.use_mxfp8_block_scaling", REFUSE "one scale a tensor is known"},
+    {"fp8_config.enable_fsdp_float8_all_gather", SET "enable_fsdp_float8_all_gather"},
+    {"fp8_config.override_linear_precision", IGNORE "all products are taken to be of 8 bits"},
+    {"fp8_config.*", IGNORE NO_MEMORY},
     {"fp16", REFUSE "only bf16 is known"},
     {"megatron_lm_config.*", REFUSE "give Megatron-LM's arguments to --from"},
     {"use_cpu", REFUSE NO_GPU},

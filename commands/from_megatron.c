@@ -81,6 +81,22 @@ static enum tdm_status read_implementation(const struct tdm_from_reading *r, con
                : tdm_from_bad(r, path, value, "transformer_engine is known");
 }
 
+/* --fp8-format turns products of 8 bits on, by the recipe that --fp8-recipe names. */
+static enum tdm_status read_float8(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    static const char *const known[] = {"delayed", "tensorwise", NULL};
+    const json_t *recipe = argument(r, "--fp8-recipe");
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    if (recipe == NULL)
+        return tdm_from_pair(r, "fp8_recipe", "delayed");
+    for (const char *const *word = known; *word != NULL; word++)
+        if (tdm_from_is(recipe, *word))
+            return tdm_from_pair(r, "fp8_recipe", *word);
+    return tdm_from_bad(r, "fp8_recipe", recipe, "delayed and tensorwise are known");
+}
+
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
@@ -195,9 +211,17 @@ static const struct tdm_from_rule argument_rules[] = {
     /* dtypes */
     {"bf16", IGNORE "bf16 is assumed"},
     {"fp16*", REFUSE "only bf16 is known"},
-    {"fp8*", REFUSE "only bf16 is known"},
-    {"fp4*", REFUSE "only bf16 is known"},
-    {"first_last_layers_bf16", IGNORE NO_MEMORY},
+    {"fp8_format", READ(read_float8)},
+    {"fp8_recipe", IGNORE "read with fp8_format"},
+    {"fp8_param_gather", SET "fp8_param_gather"},
+    {"fp8_margin", IGNORE NO_MEMORY},
+    {"fp8_interval", IGNORE NO_MEMORY},
+    {"fp8_amax_*", IGNORE NO_MEMORY},
+    {"fp8*", REFUSE "products of layers in 8 bits are known"},
+    {"fp4*", REFUSE "bf16 and products of 8 bits are known"},
+    {"first_last_layers_bf16", SET "first_last_layers_bf16"},
+    {"num_layers_at_start_in_bf16", SET "num_layers_at_start_in_bf16"},
+    {"num_layers_at_end_in_bf16", SET "num_layers_at_end_in_bf16"},
     {"attention_softmax_in_fp32", IGNORE "the kernel's softmax is in fp32"},
     {"apply_query_key_layer_scaling", IGNORE NO_MEMORY},
     /* kernels */

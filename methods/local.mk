@@ -34,6 +34,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/peak.c \
 	methods/eager/float8.c methods/eager/float8.h \
 	methods/eager/quantized.c methods/eager/quantized.h \
+	methods/eager/te_float8.c methods/eager/te_float8.h \
 	methods/eager/tiles.c methods/eager/tiles.h
 
 # Serving: weights, the profile run, the cache.
@@ -72,6 +73,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/scores.c \
 	methods/torch/second.c methods/torch/second.h \
 	methods/torch/second_keys.c \
+	methods/torch/vision.c \
 	methods/torch/system.c \
 	methods/torch/tensor.c methods/torch/tensor.h \
 	methods/torch/wrapper.c methods/torch/wrapper.h
@@ -94,6 +96,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron/context.c \
 	methods/megatron/cost.c \
 	methods/megatron/experts.c \
+	methods/megatron/float8.c \
 	methods/megatron/keys.c \
 	methods/megatron/latent.c \
 	methods/megatron/layers.c \
@@ -144,7 +147,7 @@ cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/meth
 	tests/methods/unit_deepspeed tests/methods/unit_families \
 	tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
-	tests/methods/unit_peak \
+	tests/methods/unit_peak tests/methods/unit_te_float8 \
 	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_second tests/methods/unit_serving \
 	tests/methods/unit_settings \
 	tests/methods/unit_torch_allocator

@@ -16,12 +16,16 @@ static const struct card {
     struct tdm_gpu_facts gpu;
     bool cudnn_attention; /* sdpa prefers cuDNN's kernel */
 } cards[] = {
-    {"A100", {108, 2048, 8519680, MIB}, false}, {"A10G", {80, 1536, 8519680, MIB}, false},
-    {"L40S", {142, 1536, 8519680, MIB}, false}, {"L4", {58, 1536, 8519680, MIB}, false},
-    {"B200", {148, 2048, 8519680, MIB}, true}, /* torch 2.10: 32 MiB only on Hopper */
-    {"3090", {82, 1536, 8519680, MIB}, false},  {"4090", {128, 1536, 8519680, MIB}, false},
-    {"5090", {170, 1536, 8519680, MIB}, false}, {"MI300X", {304, 2048, 8519680, MIB}, false},
-    {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and unknown cards */
+    {"A100", {108, 2048, 8519680, MIB, 80}, false},
+    {"A10G", {80, 1536, 8519680, MIB, 86}, false},
+    {"L40S", {142, 1536, 8519680, MIB, 89}, false},
+    {"L4", {58, 1536, 8519680, MIB, 89}, false},
+    {"B200", {148, 2048, 8519680, MIB, 100}, true}, /* torch 2.10: 32 MiB only on Hopper */
+    {"3090", {82, 1536, 8519680, MIB, 86}, false},
+    {"4090", {128, 1536, 8519680, MIB, 89}, false},
+    {"5090", {170, 1536, 8519680, MIB, 120}, false},
+    {"MI300X", {304, 2048, 8519680, MIB, 94}, false},
+    {"", {132, 2048, 32 * MIB, MIB, 90}, true}, /* H100, H200, and unknown cards */
 };
 
 /* Kernel code that the driver loads at first use, measured on an H200 with torch 2.11: */

@@ -42,6 +42,7 @@ enum windows {
 #define PART_ROPE_OF_WINDOWS OWN_PART(13) /* layers without a window are not rotated */
 #define PART_GPT2 OWN_PART(14)            /* names of GPT-2's fields */
 #define PART_USE_QKV_BIAS OWN_PART(15)    /* use_qkv_bias is of q, k and v */
+#define PART_VISION OWN_PART(16)          /* it has a vision tower that is known */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -130,6 +131,8 @@ static const struct architecture architectures[] = {
     {"Phi3ForCausalLM", "phi3", 4096, 0, false, false, WINDOWS_SAID,
      TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
     {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
+    {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", 32768, 0, true, false, WINDOWS_LATE,
+     PART_VISION, TDM_FAMILY_DENSE},
     {"Qwen2MoeForCausalLM", "qwen2_moe", 32768, 0, true, false, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN2_MOE},
     {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
@@ -650,17 +653,19 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     return tdm_json_status(reader);
 }
 
+#define FLAT_NAMES 3u /* from here on, configs of older versions have both at once */
+
 /* A model of text and pictures whose config has that of the text in "text_config". */
 static bool has_text_config(const struct tdm_json_reader *reader)
 {
-    static const char *const names[] = {"Gemma3ForConditionalGeneration",
-                                        "Llama4ForConditionalGeneration",
-                                        "Mistral3ForConditionalGeneration"};
+    static const char *const names[] = {
+        "Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration",
+        "Mistral3ForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"};
     const char *name =
         json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));
     for (size_t i = 0; name != NULL && i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(name, names[i]) == 0)
-            return true;
+            return i < FLAT_NAMES || tdm_json_has(reader, "text_config");
     return false;
 }
 
@@ -681,6 +686,10 @@ static enum tdm_status read_inner(struct tdm_json_reader *reader, struct tdm_mod
         unsupported(&inner, "model_type", type);
     if (tdm_json_status(&inner) == TDM_OK)
         read_text_model(&inner, architecture, model);
+    if (tdm_json_status(&inner) == TDM_OK && (architecture->parts & PART_VISION) != 0)
+        tdm_vision_read(reader, &model->vision);
+    if (tdm_json_status(reader) != TDM_OK)
+        inner.status = tdm_json_status(reader);
     model->text_alone = model->sized_only = true;
     if (tdm_json_has(reader, "tie_word_embeddings")) /* that of the whole counts */
         model->tied = tdm_json_bool_or(reader, "tie_word_embeddings", model->tied);
@@ -693,6 +702,10 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
     if (has_text_config(reader))
         return read_inner(reader, model);
     const struct architecture *architecture = find_architecture(reader);
-    return architecture == NULL ? tdm_json_status(reader)
-                                : read_text_model(reader, architecture, model);
+    if (architecture == NULL)
+        return tdm_json_status(reader);
+    model->text_alone = (architecture->parts & PART_VISION) != 0;
+    if (model->text_alone)
+        tdm_vision_read(reader, &model->vision);
+    return read_text_model(reader, architecture, model);
 }

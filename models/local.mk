@@ -7,6 +7,7 @@ libtidemark_a_SOURCES += \
 	models/parts.h \
 	models/quantization.c \
 	models/rope.c \
+	models/vision.c \
 	models/safetensors.c models/safetensors.h \
 	models/safetensors_share.c models/safetensors_write.c \
 	models/tensor_set.c models/tensor_set.h \

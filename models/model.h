@@ -230,6 +230,17 @@ struct tdm_base_weights {
     uint32_t group; /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
 };
 
+/* A vision tower. Without blocks there is none, or it is not known. */
+struct tdm_vision {
+    uint32_t blocks, hidden, intermediate, out;
+    uint64_t patch_values; /* of pixels, for one row of the tower's input */
+    uint64_t merged;       /* rows that make one token of the language model */
+};
+
+/* Shape of tensor `number` of the tower, in the order of its modules; false: there is none. */
+bool tdm_vision_tensor(const struct tdm_vision *vision, uint32_t number, uint64_t *rows,
+                       uint64_t *columns);
+
 struct tdm_model {
     char name[64];         /* shipped name, or the directory or file it came from */
     char architecture[48]; /* "LlamaForCausalLM" */
@@ -251,15 +262,16 @@ struct tdm_model {
     struct tdm_latent latent;
     struct tdm_delta delta;
     struct tdm_base_weights base;
-    uint32_t parts;        /* bits of enum tdm_model_part */
-    uint32_t rotary_dim;   /* dimensions of a head that are rotated */
-    bool text_alone;       /* its config has a vision tower too, which is not counted */
-    bool sized_only;       /* predictions support it, schedules do not */
-    bool scaled_embedding; /* embeddings are multiplied by sqrt(hidden) */
-    bool offset_norms;     /* norms multiply by 1 + weight, in fp32 */
-    bool whole_qk_norm;    /* q and k are normed over all heads at once */
-    bool head_norms;       /* q and k are normed without weights where they are rotated: Llama 4 */
-    bool scaled_queries;   /* q is scaled by its position where it is not rotated: Llama 4 */
+    struct tdm_vision vision; /* counted by methods whose GPUs have whole models */
+    uint32_t parts;           /* bits of enum tdm_model_part */
+    uint32_t rotary_dim;      /* dimensions of a head that are rotated */
+    bool text_alone;          /* its config has a vision tower too, which is not counted */
+    bool sized_only;          /* predictions support it, schedules do not */
+    bool scaled_embedding;    /* embeddings are multiplied by sqrt(hidden) */
+    bool offset_norms;        /* norms multiply by 1 + weight, in fp32 */
+    bool whole_qk_norm;       /* q and k are normed over all heads at once */
+    bool head_norms;     /* q and k are normed without weights where they are rotated: Llama 4 */
+    bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
     double dropout, attention_dropout; /* of a training's values and scores: GPT-2; 0: none */
     bool two_norms; /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */

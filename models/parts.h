@@ -39,6 +39,8 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
                              struct tdm_model *model);
 /* Gated DeltaNets: model->delta, and after layer_kinds exist which layers have one. */
 void tdm_delta_read(struct tdm_json_reader *reader, struct tdm_model *model);
+/* Reads "vision_config", if it is there. */
+void tdm_vision_read(struct tdm_json_reader *reader, struct tdm_vision *vision);
 void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *model);
 void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model);
 

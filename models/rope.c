@@ -109,7 +109,8 @@ static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model 
     if (tdm_json_status(reader) != TDM_OK)
         return;
     /* Its factors change angles, and no shape, so predictions need not know them. */
-    if (model->sized_only && strcmp(name, "longrope") == 0)
+    if (model->sized_only &&
+        (strcmp(name, "longrope") == 0 || json_object_get(reader->object, "mrope_section") != NULL))
         return;
     if (model->sized_only && (json_object_get(reader->object, "full_attention") != NULL ||
                               !find_kind(name, &rope->kind)))

@@ -11,5 +11,6 @@
 #define INT32 4u
 #define INT64 8u
 #define BOOL 1u
+#define FLOAT8 1u
 
 #endif

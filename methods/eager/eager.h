@@ -203,6 +203,7 @@ struct tdm_heap {
 struct tdm_gpu_facts {
     uint32_t multiprocessors, threads_per_multiprocessor;
     uint64_t cublas_workspace_bytes, cublaslt_workspace_bytes;
+    uint32_t capability; /* of CUDA, times 10: 90 for Hopper */
 };
 
 #define TDM_THREADS 2u /* the calling thread and autograd's */
@@ -239,7 +240,7 @@ struct tdm_eager {
     struct tdm_storage *newest;                    /* of the storages with a block */
     struct tdm_tensor_group gone[TDM_MOST_GROUPS]; /* live at the peak and freed since */
     uint32_t gone_count;
-    struct tdm_eager_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];
+    struct tdm_eager_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS], *te_workspace;
     struct tdm_eager_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
     uint32_t cast_count;
     /* Called after every allocation and free with the requested bytes; or NULL. */

@@ -7,7 +7,6 @@
 
 #include <stddef.h>
 
-#define FP8 1u
 #define FP64 8u
 
 /* ---- casts ---- */
@@ -69,14 +68,14 @@ static struct operand cast(struct tdm_eager *m, const struct tdm_eager_value *x,
                            bool power_of_two)
 {
     if (m->fuses)
-        return (struct operand){.bits = tdm_value_new(m, x->rows, x->columns, FP8)};
+        return (struct operand){.bits = tdm_value_new(m, x->rows, x->columns, FLOAT8)};
     struct operand o = {.scale = scale_of(m, x, scaled, power_of_two)};
     struct tdm_eager_value *wide =
         x->element_bytes == FP32 ? NULL : tdm_value_new(m, x->rows, x->columns, FP32);
     struct tdm_eager_value *times = tdm_value_new(m, x->rows, x->columns, FP32);
     tdm_drop(m, wide);
     struct tdm_eager_value *clamped = tdm_value_new(m, x->rows, x->columns, FP32);
-    o.bits = tdm_value_new(m, x->rows, x->columns, FP8);
+    o.bits = tdm_value_new(m, x->rows, x->columns, FLOAT8);
     tdm_drop(m, clamped);
     tdm_drop(m, times);
     return o;
@@ -102,7 +101,7 @@ static struct operand cast_weight(struct tdm_eager *m, struct tdm_eager_value *w
  */
 static struct tdm_eager_value *turned(struct tdm_eager *m, const struct operand *o)
 {
-    return tdm_value_new(m, o->bits->rows, o->bits->columns, FP8);
+    return tdm_value_new(m, o->bits->rows, o->bits->columns, FLOAT8);
 }
 
 /* ---- products ---- */

@@ -16,6 +16,7 @@ enum tdm_float8 {
     TDM_FLOAT8_TENSORWISE,         /* one scale a tensor */
     TDM_FLOAT8_ROWWISE,            /* one a row, or a column, of an operand */
     TDM_FLOAT8_ROWWISE_WITH_GW_HP, /* the same; the weight's gradient is a product of bf16 */
+    TDM_FLOAT8_TE,                 /* Transformer Engine's module, with delayed scaling */
 };
 
 /* x.to(fp8), with one scale of all elements, which is freed: a value of a byte an element. */

@@ -645,12 +645,21 @@ static void repeat_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
 }
 
+static const struct tdm_eager_op expand_op = {"ExpandBackward0", false, repeat_backward};
+
+struct tdm_eager_value *tdm_expand(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times)
+{
+    struct tdm_node *node = tdm_node_new(m, &expand_op, &x, 1);
+    struct tdm_eager_value *view = tdm_value_view(m, x);
+    view->rows = tdm_size_mul(x->rows, times);
+    return tdm_node_finish(m, node, view);
+}
+
 struct tdm_eager_value *tdm_repeat(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times)
 {
-    static const struct tdm_eager_op op = {"ExpandBackward0", false, repeat_backward};
     if (times == 1)
         return tdm_take(x);
-    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_node *node = tdm_node_new(m, &expand_op, &x, 1);
     return tdm_node_finish(
         m, node, tdm_value_new(m, tdm_size_mul(x->rows, times), x->columns, x->element_bytes));
 }

@@ -79,6 +79,8 @@ void tdm_split(struct tdm_eager *m, struct tdm_eager_value *x, const uint64_t *c
 /* expand: a view of more rows or columns, whose gradient is summed. */
 struct tdm_eager_value *tdm_stretch(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
                                     uint64_t columns);
+/* x.expand(): the same memory read `times` times. */
+struct tdm_eager_value *tdm_expand(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times);
 /* A copy with every row `times` times; x itself if `times` is 1. */
 struct tdm_eager_value *tdm_repeat(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times);
 /* A view of `rows` rows. The backward copies their gradient into zeros of the shape of x. */

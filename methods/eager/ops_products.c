@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of matrix products, with cuBLAS's workspaces, and of embedding look-ups. */
 #include "methods/eager/float8.h"
+#include "methods/eager/te_float8.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/quantized.h"
 
@@ -85,6 +86,8 @@ struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *
                                             linear_backward};
     if (weight->quantized != NULL)
         return tdm_quantized_linear(m, x, weight, bias);
+    if (weight->float8 == TDM_FLOAT8_TE)
+        return tdm_te_linear(m, x, weight, bias);
     if (weight->float8 != TDM_FLOAT8_NO)
         return tdm_float8_linear(m, x, weight, bias);
     struct tdm_eager_value *b = tdm_autocast(m, bias), *w = tdm_autocast(m, weight),

@@ -35,7 +35,22 @@ static void add_expert(struct tdm_megatron *t, struct megatron_chunk *chunk,
                        struct tdm_eager_value **place, uint64_t rows, uint64_t columns)
 {
     add(t, chunk, place, rows, columns);
-    chunk->parameters[chunk->parameter_count - 1].expert = true;
+    chunk->parameters[chunk->parameter_count - 1].buffer = BUFFER_EXPERTS;
+}
+
+/* The weight of a product of 8 bits, if its layer has such. */
+static void add_product(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                        struct tdm_eager_value **place, uint64_t rows, uint64_t columns,
+                        const struct megatron_layer *layer)
+{
+    add(t, chunk, place, rows, columns);
+    if (!layer->float8)
+        return;
+    /* Attention saves its output itself. */
+    bool keeps_input = place == &layer->projection && t->set.float8 != TDM_TE_DELAYED;
+    megatron_add_cast(t, *place, keeps_input);
+    if (t->set.float8_weights)
+        chunk->parameters[chunk->parameter_count - 1].buffer = BUFFER_FLOAT8;
 }
 
 static void add_norm(struct tdm_megatron *t, struct megatron_chunk *chunk,
@@ -89,11 +104,11 @@ static void add_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
     uint64_t hidden = t->config->hidden, dim = t->config->head_dim;
     uint64_t qkv = (t->heads + 2 * t->groups) * dim;
     bool biased = t->set.linear_bias;
-    add(t, chunk, &layer->projection, hidden, t->heads * dim);
+    add_product(t, chunk, &layer->projection, hidden, t->heads * dim, layer);
     if (biased)
         add(t, chunk, &layer->projection_bias, 1, hidden);
     add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
-    add(t, chunk, &layer->qkv, qkv, hidden);
+    add_product(t, chunk, &layer->qkv, qkv, hidden, layer);
     if (biased || kind->qkv_bias)
         add(t, chunk, &layer->qkv_bias, 1, qkv);
     if (kind->qk_norm) {
@@ -116,10 +131,10 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
         return;
     }
     add_norm(t, chunk, &layer->mlp_norm, &layer->mlp_norm_bias);
-    add(t, chunk, &layer->fc1, fc1, hidden);
+    add_product(t, chunk, &layer->fc1, fc1, hidden, layer);
     if (biased)
         add(t, chunk, &layer->fc1_bias, 1, fc1);
-    add(t, chunk, &layer->fc2, hidden, t->width);
+    add_product(t, chunk, &layer->fc2, hidden, t->width, layer);
     if (biased)
         add(t, chunk, &layer->fc2_bias, 1, hidden);
 }
@@ -160,12 +175,20 @@ static uint64_t number_of(const struct tdm_megatron *t, uint32_t chunk, uint64_t
     return (chunk * t->layout.pipeline + stage) * t->layout.chunk_layers + layer;
 }
 
+/* is_first_last_bf16_layer */
+static bool is_wide(const struct tdm_megatron *t, uint64_t number)
+{
+    return t->set.wide_ends &&
+           (number < t->set.wide_at_start || number + t->set.wide_at_end >= t->config->layers);
+}
+
 static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t number)
 {
     uint64_t layers = t->layout.chunk_layers, experts = 0;
     chunk->layers = calloc(layers, sizeof(*chunk->layers));
     for (uint64_t i = 0; i < layers && chunk->layers != NULL; i++) {
         struct megatron_layer *layer = &chunk->layers[i];
+        layer->float8 = t->set.float8 != TDM_TE_NONE && !is_wide(t, number_of(t, number, i));
         if (!t->config->layer_kinds[number_of(t, number, i)].experts)
             continue;
         layer->local_experts = t->config->experts.count / t->layout.expert;
@@ -226,23 +249,23 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
 }
 
 /* GPUs among which a buffer's gradients are reduced, and which of them this one is. */
-static uint64_t sharing_ranks(const struct tdm_megatron *t, bool expert)
+static uint64_t sharing_ranks(const struct tdm_megatron *t, enum megatron_buffer buffer)
 {
-    return expert ? t->layout.expert_data : t->layout.data * t->layout.context;
+    return buffer == BUFFER_EXPERTS ? t->layout.expert_data : t->layout.data * t->layout.context;
 }
 
 /* Sets how many elements of the parameters from .. to - 1, counted from the last one, are this
  * rank's. Their bucket has the elements begin .. end - 1. */
-static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk, bool expert,
-                      uint32_t from, uint32_t to, const uint64_t *starts, uint64_t begin,
-                      uint64_t end)
+static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk,
+                      enum megatron_buffer buffer, uint32_t from, uint32_t to,
+                      const uint64_t *starts, uint64_t begin, uint64_t end)
 {
-    uint64_t rank = expert ? t->expert_data_rank : t->data_rank;
-    uint64_t share = (end - begin) / sharing_ranks(t, expert), low = begin + rank * share,
+    uint64_t rank = buffer == BUFFER_EXPERTS ? t->expert_data_rank : t->data_rank;
+    uint64_t share = (end - begin) / sharing_ranks(t, buffer), low = begin + rank * share,
              high = low + share;
     for (uint32_t i = from; i < to; i++) {
         struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
-        if (p->expert != expert)
+        if (p->buffer != buffer)
             continue;
         uint64_t first = starts[i], last = first + p->rows * p->columns;
         first = first > low ? first : low;
@@ -253,13 +276,13 @@ static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk
 
 /* Lays out the trained parameters from the last to the first, in buckets. Returns the number of
  * elements, with padding. */
-static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, bool expert,
-                        uint64_t *starts)
+static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                        enum megatron_buffer buffer, uint64_t *starts)
 {
     bool divided = t->set.distributed_optimizer;
-    uint64_t ranks = sharing_ranks(t, expert), at = 0, begin = 0, limit = UINT64_MAX;
+    uint64_t ranks = sharing_ranks(t, buffer), at = 0, begin = 0, limit = UINT64_MAX;
     uint32_t from = 0, count = chunk->parameter_count - chunk->first_trained, final = count;
-    while (final > 0 && chunk->parameters[chunk->parameter_count - final].expert != expert)
+    while (final > 0 && chunk->parameters[chunk->parameter_count - final].buffer != buffer)
         final--;
     if (t->set.overlap_reduce) {
         limit = BUCKET_PER_RANK * ranks;
@@ -268,7 +291,7 @@ static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, bo
     for (uint32_t i = 0; i < count; i++) {
         const struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
         bool last = i + 1 == final;
-        if (p->expert != expert)
+        if (p->buffer != buffer)
             continue;
         at = divided ? tdm_size_align(at, PARAMETER_ALIGN) : at;
         starts[i] = at;
@@ -278,52 +301,58 @@ static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, bo
         if (divided)
             at = tdm_size_ceil_div(at, common_multiple(ranks, BUCKET_ALIGN)) *
                  common_multiple(ranks, BUCKET_ALIGN);
-        own_share(t, chunk, expert, from, i + 1, starts, begin, at);
+        own_share(t, chunk, buffer, from, i + 1, starts, begin, at);
         begin = at;
         from = i + 1;
     }
     return at;
 }
 
-static void make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk, bool expert)
+static void make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                         enum megatron_buffer buffer)
 {
     struct tdm_eager *m = t->m;
     uint64_t *starts = calloc(chunk->parameter_count, sizeof(*starts));
     if (starts == NULL)
         tdm_eager_no_memory(m);
-    uint64_t elements = lay_out(t, chunk, expert, starts);
+    uint64_t elements = lay_out(t, chunk, buffer, starts);
     m->label = (struct tdm_label){.name = "param_buffer", .layer = TDM_NO_LAYER};
     if (t->set.distributed_optimizer) {
         m->category = TDM_METHOD_WEIGHTS;
-        chunk->weights[expert] = tdm_value_new(m, elements, 1, BF16);
+        chunk->weights[buffer] =
+            tdm_value_new(m, elements, 1, buffer == BUFFER_FLOAT8 ? FLOAT8 : BF16);
     }
     tdm_label(m, "grad_buffer");
     m->category = TDM_METHOD_GRADIENTS;
-    chunk->gradients[expert] = tdm_value_new(m, elements, 1, t->set.narrow_gradients ? BF16 : FP32);
+    chunk->gradients[buffer] = tdm_value_new(m, elements, 1, t->set.narrow_gradients ? BF16 : FP32);
     m->category = TDM_METHOD_WORKSPACE;
     for (uint32_t i = chunk->parameter_count;
-         i-- > chunk->first_trained && chunk->weights[expert] != NULL;) {
+         i-- > chunk->first_trained && chunk->weights[buffer] != NULL;) {
         struct megatron_parameter *p = &chunk->parameters[i];
-        if (p->expert != expert)
+        if (p->buffer != buffer)
             continue;
-        struct tdm_eager_value *view = tdm_value_view(m, chunk->weights[expert]);
+        struct tdm_eager_value *view = tdm_value_view(m, chunk->weights[buffer]);
         view->rows = p->rows;
         view->columns = p->columns;
+        view->element_bytes = BF16; /* as which a weight of 8 bits acts */
+        view->module = (*p->place)->module;
         tdm_value_require_grad(m, view);
         tdm_drop(m, *p->place);
         *p->place = view;
+        if (buffer == BUFFER_FLOAT8)
+            megatron_gather_cast(t, view);
     }
     free(starts);
 }
 
 void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
 {
-    bool experts = false;
+    bool used[BUFFERS] = {[BUFFER_OTHERS] = true};
     for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++)
-        experts |= chunk->parameters[i].expert;
-    make_buffers(t, chunk, false);
-    if (experts)
-        make_buffers(t, chunk, true);
+        used[chunk->parameters[i].buffer] = true;
+    for (unsigned i = 0; i < BUFFERS; i++)
+        if (used[i])
+            make_buffers(t, chunk, i);
 }
 
 void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk *chunk)

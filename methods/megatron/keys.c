@@ -203,6 +203,19 @@ static bool has_experts(const struct tdm_key_case *c)
     return c->model->experts.count > 0;
 }
 
+static bool has_float8(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.float8 != TDM_TE_NONE;
+}
+
+static bool has_wide_ends(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.wide_ends;
+}
+
+static const struct tdm_key_need needs_float8 = {"without fp8_recipe", has_float8};
+static const struct tdm_key_need needs_wide_ends = {"without first_last_layers_bf16=yes",
+                                                    has_wide_ends};
 static const struct tdm_key_need needs_experts = {"without experts", has_experts};
 static const struct tdm_key_need needs_tensor = {"without tensor parallelism", divides_layers};
 static const struct tdm_key_need needs_context = {"without context parallelism", divides_sequences};
@@ -283,6 +296,17 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},
+    {"fp8_recipe", "none|delayed|tensorwise", "none",
+     "of --fp8-format: products of the layers in 8 bits; tensorwise: current scaling",
+     tdm_key_read_choice, FIELD(float8)},
+    {"fp8_param_gather", "no|yes", "no", "weights of these products have no bf16 copy",
+     tdm_key_read_switch, FIELD(float8_weights), .needs = {&needs_float8}},
+    {"first_last_layers_bf16", "no|yes", "no", "of fp8_recipe: layers at both ends are in bf16",
+     tdm_key_read_switch, FIELD(wide_ends), .needs = {&needs_float8}},
+    {"num_layers_at_start_in_bf16", "N", "1", "of first_last_layers_bf16", tdm_key_read_count,
+     FIELD(wide_at_start), .most = MOST_RANKS, .needs = {&needs_float8, &needs_wide_ends}},
+    {"num_layers_at_end_in_bf16", "N", "1", "of first_last_layers_bf16", tdm_key_read_count,
+     FIELD(wide_at_end), .most = MOST_RANKS, .needs = {&needs_float8, &needs_wide_ends}},
     {"lora_rank", "N", "0", "adapters of that rank, as Megatron-Bridge's; all else is frozen",
      tdm_key_read_count, .field = offsetof(struct tdm_method_settings, torch.lora_rank),
      .most = MOST_RANKS},

@@ -11,6 +11,8 @@
 
 #include "base/status.h"
 
+#include "methods/eager/te_float8.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -75,6 +77,10 @@ struct tdm_megatron_settings {
     bool hybrid;            /* ranks that divide a sequence follow from its length ... */
     uint64_t hybrid_tokens; /* ... of which each has at most this many tokens */
     bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments */
+    enum tdm_te_recipe float8;
+    bool float8_weights; /* weights of its products have no other copy */
+    bool wide_ends;      /* layers at both ends, as many as these say, have products of bf16 */
+    uint64_t wide_at_start, wide_at_end;
     bool regather; /* inputs of adapters are gathered again in the backward */
 };
 

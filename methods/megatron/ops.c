@@ -136,6 +136,8 @@ struct tdm_eager_value *megatron_norm_linear(struct tdm_megatron *t, struct tdm_
 {
     if (t->lora_rank > 0)
         return megatron_frozen_norm_linear(t, x, norm, norm_bias, weight, bias, adapter);
+    if (megatron_is_float8(weight))
+        return megatron_float8_norm_linear(t, x, norm, norm_bias, weight, bias);
     static const struct tdm_eager_op op = {"_LayerNormLinearBackward", false, norm_linear_backward};
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *inputs[] = {x, norm, norm_bias, t->set.fused_gradients ? NULL : weight,
@@ -189,6 +191,8 @@ struct tdm_eager_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_e
 {
     if (t->lora_rank > 0)
         return megatron_frozen_row_linear(t, x, weight, adapter);
+    if (megatron_is_float8(weight))
+        return megatron_float8_row_linear(t, x, weight);
     static const struct tdm_eager_op op = {"_LinearBackward", false, row_linear_backward};
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *inputs[] = {x, t->set.fused_gradients ? NULL : weight};

@@ -5,6 +5,7 @@
 
 #include "methods/eager/dtypes.h"
 #include "methods/eager/eager.h"
+#include "methods/eager/te_float8.h"
 #include "methods/megatron/megatron.h"
 #include "methods/method.h"
 
@@ -25,14 +26,24 @@ struct megatron_layer {
     /* A mixture: fc1 and fc2 of this rank's experts in turn, and of the shared ones as one. */
     struct tdm_eager_value *router, **experts, *shared_fc1, *shared_fc2;
     uint64_t local_experts;
+    bool float8; /* its products are of 8 bits */
     struct megatron_adapter adapters[ADAPTED_MODULES];
 };
+
+/* A weight of products of 8 bits: what they read, and whether they save their input as it is. */
+struct megatron_cast {
+    struct tdm_te_tensor tensor;
+    bool keeps_input;
+};
+
+/* Parameters that divide their GPUs in another way, or have 8 bits, have buffers of their own. */
+enum megatron_buffer { BUFFER_OTHERS, BUFFER_EXPERTS, BUFFER_FLOAT8, BUFFERS };
 
 struct megatron_parameter {
     struct tdm_eager_value **place; /* the module's pointer to it */
     uint64_t rows, columns;
     bool shared;                       /* embedding and head of one pipeline */
-    bool expert;                       /* it has buffers of its own */
+    enum megatron_buffer buffer;       /* that it is in */
     struct tdm_eager_value *states[3]; /* main parameter and two moments of the elements that this
                                           rank updates, or NULL */
     uint64_t own;                      /* elements that this rank updates */
@@ -45,8 +56,8 @@ struct megatron_chunk {
     struct tdm_eager_value *embedding, *positions, *final_norm, *final_norm_bias, *head;
     struct megatron_parameter *parameters;   /* in module order */
     uint32_t parameter_count, first_trained; /* parameters before first_trained are frozen */
-    /* Contiguous buffers of all but experts, and of experts. Those of weights may be NULL. */
-    struct tdm_eager_value *weights[2], *gradients[2];
+    /* Contiguous buffers by kind of parameter. Those of weights may be NULL. */
+    struct tdm_eager_value *weights[BUFFERS], *gradients[BUFFERS];
     struct tdm_eager_value **inputs, **outputs; /* of micro-batches whose backward has not run */
     struct tdm_eager_value *held;               /* the last input it received, with its gradient */
 };
@@ -92,6 +103,10 @@ struct tdm_megatron {
     struct tdm_eager_value
         *finished_input; /* of the graph that the variable of the last output still references */
     bool states_made;
+    /* Of weights with products of 8 bits, whose `module` is the number of theirs, counted from 1.
+     */
+    struct megatron_cast *casts;
+    uint32_t cast_count;
 };
 
 /* ---- values that a function makes and drops before it returns ---- */
@@ -170,6 +185,21 @@ struct tdm_eager_value *megatron_frozen_row_linear(struct tdm_megatron *t,
                                                    struct tdm_eager_value *weight,
                                                    const struct megatron_adapter *adapter);
 struct tdm_eager_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_eager_value *x);
+
+/* ---- the same with products of 8 bits (float8.c) ---- */
+
+/* Makes the products of the weight ones of 8 bits. */
+void megatron_add_cast(struct tdm_megatron *t, struct tdm_eager_value *weight, bool keeps_input);
+bool megatron_is_float8(const struct tdm_eager_value *weight);
+/* The weight, which has 8 bits, now is in a buffer. */
+void megatron_gather_cast(struct tdm_megatron *t, struct tdm_eager_value *weight);
+struct tdm_eager_value *
+megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
+                            struct tdm_eager_value *norm, struct tdm_eager_value *norm_bias,
+                            struct tdm_eager_value *weight, struct tdm_eager_value *bias);
+struct tdm_eager_value *megatron_float8_row_linear(struct tdm_megatron *t,
+                                                   struct tdm_eager_value *x,
+                                                   struct tdm_eager_value *weight);
 
 /* ---- attention (attention.c, context.c) ---- */
 

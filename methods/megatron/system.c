@@ -287,6 +287,42 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* Products of 8 bits need dimensions that 16 divides (assert_dim_for_fp8_exec: rows of inputs by
+ * 8). Weights of 8 bits alone are those of the distributed optimizer. */
+static enum tdm_status check_float8(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    const char *what = model->latent.kv_rank > 0       ? "latent attention"
+                       : model->experts.count > 0      ? "experts"
+                       : settings->torch.lora_rank > 0 ? "adapters"
+                                                       : NULL;
+    if (s->float8 == TDM_TE_NONE)
+        return TDM_OK;
+    if (what != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fp8_recipe: products of 8 bits with %s are not "
+                        "modelled",
+                        what);
+    if (s->wide_ends && s->float8 == TDM_TE_DELAYED) {
+        tdm_fail(err, TDM_USAGE, "--set first_last_layers_bf16: not with fp8_recipe=delayed");
+        return tdm_hint(err, "--set fp8_recipe=tensorwise");
+    }
+    if (s->float8_weights && !s->distributed_optimizer) {
+        tdm_fail(err, TDM_USAGE, "--set fp8_param_gather: needs the distributed optimizer");
+        return tdm_hint(err, "--set use_distributed_optimizer=yes");
+    }
+    uint64_t rows = settings->torch.batch * (settings->torch.tokens / l->context);
+    uint64_t heads = model->query_heads / l->tensor, width = model->intermediate / l->tensor;
+    if (rows % 8 != 0 || model->hidden % 16 != 0 || heads * model->head_dim % 16 != 0 ||
+        width % 16 != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fp8_recipe: products of 8 bits need tokens of a GPU that 8 divides, "
+                        "and sizes of layers that 16 divides");
+    return TDM_OK;
+}
+
 /* Packed sequences: Transformer Engine 2.11 refuses them with all_gather and a2a+p2p
  * (attn_forward_func_with_cp, AttnFuncWithCPAndKVAllGather), scores in memory have no lengths, and
  * latent attention is not known. */
@@ -354,6 +390,8 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
         status = check_recompute(&settings->megatron, &l, err);
     if (status == TDM_OK)
         status = check_lora(model, settings, &l, err);
+    if (status == TDM_OK)
+        status = check_float8(model, settings, &l, err);
     if (status == TDM_OK)
         *layout = l;
     return status;
@@ -453,6 +491,7 @@ static void end(void *state)
     }
     free(t->chunks);
     free(t->actions);
+    free(t->casts);
     free(t);
 }
 
@@ -527,11 +566,13 @@ static void end_step(void *state)
 static uint64_t weight_bytes(const void *state)
 {
     const struct tdm_megatron *t = state;
-    uint64_t elements = 0;
+    uint64_t bytes = 0;
     for (uint64_t c = 0; c < t->layout.chunks; c++)
-        for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++)
-            elements += t->chunks[c].parameters[i].rows * t->chunks[c].parameters[i].columns;
-    return elements * BF16;
+        for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
+            const struct megatron_parameter *p = &t->chunks[c].parameters[i];
+            bytes += p->rows * p->columns * (p->buffer == BUFFER_FLOAT8 ? FLOAT8 : BF16);
+        }
+    return bytes;
 }
 
 const struct tdm_torch_system tdm_megatron_system = {

@@ -7,6 +7,7 @@
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* GPT-OSS: a column of sinks is joined to the scores, the largest of each row is subtracted, and of
  * the softmax all but that column is used, as a view. *all: the softmax. */
@@ -27,6 +28,17 @@ static struct tdm_eager_value *with_sinks(struct tdm_eager *m, const struct torc
     return weights;
 }
 
+/* repeat_kv: expand and reshape. Where there is one KV head no memory is needed, but products take
+ * the heads of all sequences as one dimension, which is a copy where there are several. */
+static struct tdm_eager_value *repeat_kv(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         struct tdm_eager_value *x, bool product)
+{
+    const uint64_t times = t->config->query_heads / t->config->kv_heads;
+    if (times > 1 && t->config->kv_heads == 1 && !(product && t->settings.batch > 1))
+        return tdm_expand(m, x, times);
+    return tdm_repeat(m, x, times);
+}
+
 /* Attention with scores in memory: softmax in fp32, between products in bf16. *kept: the weights,
  * which the layer holds until it returns. */
 static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
@@ -38,8 +50,8 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
 {
     const bool narrow_softmax =
         (t->config->parts & (TDM_PART_POSITIONS | TDM_PART_COMPLEX_ROPE)) != 0;
-    uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
-    struct tdm_eager_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups),
+    uint64_t tokens = t->settings.tokens;
+    struct tdm_eager_value *keys = repeat_kv(m, t, k, true), *values = repeat_kv(m, t, v, true),
                            *probabilities = NULL;
     struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
     /* Heads that are stored by token cannot be merged with the batch, so they are copied. The
@@ -106,10 +118,27 @@ divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct t
     return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
 }
 
+/* To transformers 4.47, classes of these families repeat K and V before flash_attn, which needs no
+ * repetition (modeling_mistral.py MistralFlashAttention2 of 4.45.2). */
+static bool repeats_for_flash(const struct tdm_torch_model *t)
+{
+    static const char *const families[] = {"Mistral", "Mixtral",    "Qwen2", "Qwen2Moe",
+                                           "Phi3",    "Starcoder2", NULL};
+    if (!t->settings.flash_package || t->settings.loss != TDM_LOSS_WIDE)
+        return false;
+    for (const char *const *family = families; *family != NULL; family++) {
+        size_t length = strlen(*family);
+        if (strncmp(t->config->architecture, *family, length) == 0 &&
+            strcmp(t->config->architecture + length, "ForCausalLM") == 0)
+            return true;
+    }
+    return false;
+}
+
 #define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
 
-/* torch's scaled_dot_product_attention. With a mask or the memory-efficient kernel, K and V are
- * repeated first. A mask becomes a bias. */
+/* torch's scaled_dot_product_attention, or flash_attn. With a mask or the memory-efficient kernel,
+ * K and V are repeated first. A mask becomes a bias. */
 static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v,
@@ -121,12 +150,11 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
                            : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
                                                                    : TDM_ATTENTION_FLASH);
     struct tdm_eager_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
-    if (mask != NULL || efficient) {
-        uint64_t groups = shape.query_heads / shape.kv_heads;
+    if (mask != NULL || efficient || repeats_for_flash(t)) {
         tdm_drop(m, keys);
         tdm_drop(m, values);
-        keys = tdm_repeat(m, k, groups);
-        values = tdm_repeat(m, v, groups);
+        keys = repeat_kv(m, t, k, false);
+        values = repeat_kv(m, t, v, false);
         shape.kv_heads = shape.query_heads;
     }
     struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),

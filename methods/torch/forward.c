@@ -255,7 +255,10 @@ static struct tdm_eager_value *base_and_loss(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
-    struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, tdm_torch_base(t)), *loss;
+    tdm_torch_keep_vision(t);
+    struct tdm_eager_value *images = tdm_torch_image_rows(t), *loss;
+    struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, tdm_torch_base(t));
+    tdm_drop(m, images);
     if (t->settings.logits == TDM_LOGITS_BASE) {
         tdm_torch_cache_drop(t);
         loss = tdm_mean(m, hidden);
@@ -297,6 +300,8 @@ void tdm_torch_backward(struct tdm_torch_model *t)
 {
     call(t, t->settings.wrapper->before_backward);
     tdm_backward(t->m, t->loss, NULL);
+    tdm_drop(t->m, t->vision_kept);
+    t->vision_kept = NULL;
     if (t->settings.drops_loss && t->held_input != NULL) {
         tdm_drop(t->m, t->loss);
         tdm_drop(t->m, t->held_input);

@@ -90,10 +90,11 @@ static struct tdm_eager_value *number_mask(struct tdm_torch_model *t, struct tdm
     return numbers;
 }
 
-/* A divided sequence uses flash_attn, which handles the window itself. */
+/* flash_attn, which divided sequences use too, handles the window itself (masking_utils:
+ * flash_attention_mask). */
 static bool needs_window_mask(const struct tdm_torch_model *t)
 {
-    if (t->settings.context.divider != NULL)
+    if (t->settings.flash_package)
         return false;
     for (uint32_t i = 0; i < t->config->layers; i++) {
         uint64_t window = t->config->layer_kinds[i].window;

@@ -2,13 +2,16 @@
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
+#include <inttypes.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define IMAGE_TOKENS_MOST 100000000u
 #define LAYER_MOST 4096u
+#define TE_ROWS 8u
 #define RANK_MOST 65536u
 #define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
@@ -186,10 +189,11 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
     return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
 }
 
-static bool has_own_loss(const struct tdm_key_case *c)
+static bool has_version(const struct tdm_key_case *c)
 {
-    return c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
-           tdm_torch_has_own_loss(&c->settings->torch);
+    return (c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
+            tdm_torch_has_own_loss(&c->settings->torch)) ||
+           c->settings->torch.attention == TDM_TORCH_FLASH;
 }
 
 static bool has_score(const struct tdm_key_case *c)
@@ -223,7 +227,16 @@ static const struct tdm_key_need needs_nothing = {"on memory: it changes a numbe
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
-static const struct tdm_key_need needs_own_loss = {"without transformers' own loss", has_own_loss};
+static bool has_vision(const struct tdm_key_case *c)
+{
+    return tdm_torch_counts_vision(&c->settings->torch, c->model);
+}
+
+static const struct tdm_key_need needs_vision = {
+    "without a vision tower that is counted: Qwen2.5-VL's, whole on each GPU, not quantized",
+    has_vision};
+static const struct tdm_key_need needs_version = {
+    "without transformers' own loss and attention=flash", has_version};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
@@ -339,9 +352,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
-     "any version of it, for its loss: to 4.48 the shifted logits are copied, to 4.45 also the "
-     "output is fp32",
-     .read = read_version, .needs = {&needs_own_loss}},
+     "any version of it: to 4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, "
+     "and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
+     .read = read_version, .needs = {&needs_version}},
     {"loss_held", "yes|no", "yes",
      "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
      "is done, as in a Trainer of transformers",
@@ -378,6 +391,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
 };
 
 const struct tdm_method_key tdm_keys_whole[] = {
+    {"image_tokens", "N", "0",
+     "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
+     tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
+     .needs = {&needs_vision}},
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
@@ -438,8 +455,9 @@ const struct tdm_method_key tdm_keys_adapters[] = {
 
 /* torchao's Float8LinearConfig, by the names of its recipes. */
 const struct tdm_method_key tdm_keys_float8[] = {
-    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp", "none",
-     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes",
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp|te", "none",
+     "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes; te: "
+     "by Transformer Engine as accelerate has it, with the head's",
      tdm_key_read_choice, FIELD(torch.float8)},
     {.name = NULL},
 };
@@ -497,6 +515,32 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* What accelerate's convert_model and Transformer Engine (assert_dim_for_fp8_exec) need, and what
+ * is not modelled. */
+static enum tdm_status check_te(const struct tdm_model *model,
+                                const struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const char *what = torch->lora_rank > 0                  ? "adapters"
+                       : torch->compile != TDM_COMPILE_NO    ? "torch.compile"
+                       : torch->context.divider != NULL      ? "divided sequences"
+                       : torch->wrapper == &tdm_fsdp_wrapper ? "fully_shard"
+                       : model->experts.count > 0            ? "experts"
+                       : model->tied                         ? "a tied head"
+                                                             : NULL;
+    if (what != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: te with %s is not "
+                        "modelled",
+                        what);
+    if (torch->batch * torch->tokens % TE_ROWS != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--context: Transformer Engine's products of 8 bits need tokens that %u "
+                        "divides",
+                        TE_ROWS);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -509,6 +553,10 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     }
     if (check_mixed(model, torch, settings->method->name, err) != TDM_OK)
         return err->status;
+    if (torch->image_tokens > torch->tokens)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set image_tokens: more than the %" PRIu64 " tokens of a sequence",
+                        torch->tokens);
     if ((model->parts & TDM_PART_SINKS) != 0 && torch->context.divider != NULL)
         return tdm_fail(err, TDM_USAGE,
                         "method %s: sinks of attention, which %s has, are not modelled",
@@ -520,6 +568,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
         return tdm_fail(err, TDM_USAGE,
                         "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->float8 == TDM_FLOAT8_TE && check_te(model, settings, err) != TDM_OK)
+        return err->status;
     if (torch->fsdp.gathers_float8 && torch->fsdp.offload)
         return tdm_fail(err, TDM_USAGE,
                         "--set enable_fsdp_float8_all_gather: it goes with offload_policy=none");
@@ -548,6 +598,9 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return of_wrapper;
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
+    if (tdm_torch_counts_vision(&settings->torch, model))
+        return "the vision tower is frozen: its weights and what image_tokens says count, not what it "
+               "makes while it runs";
     if (model->text_alone)
         return "the language model alone: its vision tower is not counted";
     if ((model->parts & TDM_PART_SINKS) != 0)

@@ -139,8 +139,13 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
 }
 
 /* Recipes of torchtitan and accelerate convert layers both of whose dimensions cuBLAS takes in 8
- * bits. The head stays, as both leave it out. */
+ * bits. The head stays, as both leave it out; accelerate makes it one of Transformer Engine's. */
 #define FLOAT8_MULTIPLE 16u
+static bool takes_float8(const struct tdm_tensor *tensor)
+{
+    return tensor->rows % FLOAT8_MULTIPLE == 0 && tensor->columns % FLOAT8_MULTIPLE == 0;
+}
+
 #define NF4_IN_BF16 4u /* weights of 4 bits in an element of bnb_4bit_quant_storage */
 
 /* A projection. A quantized one is no parameter that a wrapper handles, but for shards: of nf4 in
@@ -152,9 +157,7 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, number, role);
     if (tensor == NULL || t->quantized == NULL) {
         struct tdm_eager_value *weight = add_weight(t, number, role);
-        bool even = tensor != NULL && tensor->rows % FLOAT8_MULTIPLE == 0 &&
-                    tensor->columns % FLOAT8_MULTIPLE == 0;
-        if (even) {
+        if (tensor != NULL && takes_float8(tensor)) {
             weight->float8 = (uint8_t)t->settings.float8;
             weight->is_float8 = weight->float8 != TDM_FLOAT8_NO && t->settings.fsdp.gathers_float8;
         }
@@ -271,6 +274,7 @@ static void add_parameters(struct tdm_torch_model *t)
 {
     const struct tdm_model *config = t->config;
     uint32_t head = tdm_model_head_unit(config);
+    tdm_torch_add_vision(t);
     t->m->category = TDM_METHOD_WEIGHTS;
     t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
     t->position_weight = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_POSITIONS);
@@ -289,6 +293,9 @@ static void add_parameters(struct tdm_torch_model *t)
         t->head = add_score(t, t->settings.lora_rank == 0);
     else
         t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
+    if (t->settings.float8 == TDM_FLOAT8_TE && t->settings.logits != TDM_LOGITS_SCORE &&
+        takes_float8(tdm_model_tensor(config, head, TDM_ROLE_HEAD)))
+        t->head->float8 = TDM_FLOAT8_TE;
     if (t->settings.lora_rank > 0) {
         add_adapters(t);
         add_copies(t);
@@ -306,6 +313,7 @@ static void add_parameters(struct tdm_torch_model *t)
     t->ids = t->settings.ids != NULL
                  ? tdm_take(t->settings.ids)
                  : tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+    tdm_torch_add_pixels(t);
 }
 
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
@@ -344,6 +352,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.quantization = TDM_QUANTIZATION_NF4_DOUBLE;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
+    t->settings.flash_package =
+        settings->attention == TDM_TORCH_FLASH || settings->context.divider != NULL;
     if (settings->attention == TDM_TORCH_FLASH)
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
     m->fuses = settings->compile != TDM_COMPILE_NO;

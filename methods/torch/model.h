@@ -42,7 +42,7 @@ enum tdm_torch_attention {
     TDM_TORCH_EAGER,
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
     TDM_TORCH_MATERIALIZED, /* synonym of eager */
-    TDM_TORCH_FLASH,        /* synonym of sdpa-flash */
+    TDM_TORCH_FLASH,        /* flash_attn: as sdpa-flash, but its kernel is given the window */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
@@ -115,6 +115,8 @@ struct tdm_torch_settings {
     enum tdm_checkpointing checkpointing;
     uint64_t checkpoint_every; /* every so many layers, the last one is checkpointed; 0: as 1 */
     enum tdm_torch_attention attention;
+    bool flash_package; /* its kernel is given windows, for which no mask is made; set by attention
+                         */
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;
     enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
@@ -144,6 +146,7 @@ struct tdm_torch_settings {
     uint64_t galore_rank;       /* of TDM_TORCH_GALORE */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
+    uint64_t image_tokens;      /* of a sequence, whose rows a vision tower makes */
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_compile compile;
     bool shifted;             /* LongLoRA's attention */
@@ -192,5 +195,10 @@ double tdm_torch_projection_elements(const struct tdm_model *model);
 
 /* Bytes of all parameters, without rounding. */
 uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *model);
+
+/* Are the weights of a vision tower counted? They are where each GPU has the whole model in bf16 or
+ * fp32. */
+bool tdm_torch_counts_vision(const struct tdm_torch_settings *settings,
+                             const struct tdm_model *model);
 
 #endif

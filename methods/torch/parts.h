@@ -58,6 +58,7 @@ struct tdm_torch_model {
     struct tdm_eager_value *window_cosine, *window_sine; /* NULL: those of all layers */
     struct tdm_eager_value
         *held_logits; /* held by the output object until the next forward replaces it */
+    struct tdm_eager_value *vision_kept; /* by a vision tower, for the backward */
     struct tdm_eager_value **
         cached[2]; /* K and V of the current forward, and those of the output object that is held */
     /* `input`: embedded ids that require a gradient. `held_input`: those of the last loss, held
@@ -214,5 +215,15 @@ struct tdm_eager_value *tdm_shift_heads(struct tdm_eager *m, struct tdm_eager_va
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);
+
+/* ---- a vision tower (vision.c) ---- */
+
+void tdm_torch_add_vision(struct tdm_torch_model *t);
+/* Pixels of the image tokens, which the loop holds. */
+void tdm_torch_add_pixels(struct tdm_torch_model *t);
+/* What the tower made of them, which the base model's forward holds, or NULL. */
+struct tdm_eager_value *tdm_torch_image_rows(struct tdm_torch_model *t);
+/* Makes what the tower keeps for the backward, t->vision_kept. */
+void tdm_torch_keep_vision(struct tdm_torch_model *t);
 
 #endif

@@ -363,10 +363,11 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
 }
 
 /* Keys without effect in one method. The method shares their table with others because of its other
- * keys. fully_shard casts adapters of either dtype. NULL: in all methods. */
+ * keys. fully_shard casts adapters of either dtype. NULL: in all methods. No model that is drawn
+ * has a vision tower. */
 static const struct {
     const char *method, *key;
-} always_vain[] = {{"fsdp", "lora"}, {NULL, "use_rslora"}};
+} always_vain[] = {{"fsdp", "lora"}, {NULL, "use_rslora"}, {NULL, "image_tokens"}};
 
 static bool is_always_vain(const struct drawn *d, size_t k)
 {

@@ -63,7 +63,7 @@ static void note(void *context, const struct tdm_storage *storage, bool allocate
 static void start(struct machine *machine, bool gradients)
 {
     /* one multiprocessor: nothing is split by keys */
-    static const struct tdm_gpu_facts gpu = {1, 2048, 1, 1};
+    static const struct tdm_gpu_facts gpu = {1, 2048, 1, 1, 90};
     memset(machine, 0, sizeof(*machine));
     must(tdm_torch_allocator_create(UINT64_C(1) << 30, false, &machine->allocator, NULL), NULL);
     tdm_eager_start(&machine->eager, machine->allocator, &gpu);

@@ -18,6 +18,7 @@
 #define PATH_BYTES 1024u
 /* Blocks are multiples of 512 bytes, and some tens of tensors are smaller. */
 #define ROUNDING UINT64_C(6144)
+#define IMAGE_TOKENS 16u /* of the picture of bench/torch_families.py */
 #define CPU_RANDOM_STATE UINT64_C(5056)
 
 struct row {
@@ -44,9 +45,9 @@ static const char *source(void)
 static void predict_row(const struct row *row, struct tdm_torch_step *step, uint64_t *layers,
                         uint64_t *parameters)
 {
-    char path[PATH_BYTES], logits[32], checkpointing[32];
-    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none",
-                           "step=3",          logits,           checkpointing};
+    char path[PATH_BYTES], logits[32], checkpointing[32], images[32];
+    const char *pairs[] = {
+        "attention=eager", "optimizer=none", "grads=none", "step=3", logits, checkpointing, images};
     struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 1, .ranks = 1}};
     const struct tdm_method *method;
     struct tdm_method_choices choices;
@@ -57,6 +58,8 @@ static void predict_row(const struct row *row, struct tdm_torch_step *step, uint
     snprintf(path, sizeof(path), "%s/tests/data/configs/families/%s.json", source(), row->config);
     snprintf(logits, sizeof(logits), "logits=%s", row->logits);
     snprintf(checkpointing, sizeof(checkpointing), "checkpointing=%s", row->checkpointing);
+    snprintf(images, sizeof(images), "image_tokens=%u",
+             strcmp(row->config, "qwen2_5_vl") == 0 ? IMAGE_TOKENS : 0);
     if (tdm_method_find("parallel", &method, &err) != TDM_OK ||
         tdm_method_apply(method, pairs, sizeof(pairs) / sizeof(pairs[0]), &settings, &choices,
                          &err) != TDM_OK ||
@@ -66,7 +69,7 @@ static void predict_row(const struct row *row, struct tdm_torch_step *step, uint
         tdm_method_predict(model, machine, &settings, 0, &p, &err) != TDM_OK)
         fail_msg("%s: %s", path, err.message);
     *step = p.steps[p.count - 1].torch;
-    *layers = model->layers;
+    *layers = model->layers + model->vision.blocks;
     *parameters = model->parameters;
     tdm_model_free(model);
     tdm_machine_free(machine);

@@ -73,10 +73,11 @@ static void note(void *context, const struct tdm_torch_event *event)
 static void check_order(bool tied, const char *const *pairs, const char *forward,
                         const char *backward)
 {
-    static const struct tdm_torch_device gpu = {{132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20},
-                                                UINT64_C(1) << 40,
-                                                UINT64_C(1) << 40,
-                                                0};
+    static const struct tdm_torch_device gpu = {
+        {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
+        UINT64_C(1) << 40,
+        UINT64_C(1) << 40,
+        0};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -235,7 +236,10 @@ static void units_of_ends_take_less(void **state)
 static uint64_t beyond_the_end(const char *weights, const char *reduced)
 {
     static const struct tdm_torch_device gpu = {
-        {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20}, UINT64_C(1) << 40, UINT64_C(1) << 40, 0};
+        {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20, 90},
+        UINT64_C(1) << 40,
+        UINT64_C(1) << 40,
+        0};
     const char *pairs[] = {weights, reduced, YES, "checkpointing=on", "grads=none"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.torch = {.tokens = 8, .batch = 1, .ranks = RANKS}};

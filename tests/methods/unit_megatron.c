@@ -29,6 +29,14 @@ static const struct row {
     /* SimuMax's files (docs/b200) give peaks of every rank in MiB; these are not the highest. */
     {"b200", "llama-3-70b-12-layers", 4096, 1, 1, 2, 1, SIMUMAX "rank=last", 64478.5, 2e-4},
     {"b200", "llama-3-405b-4-layers", 4096, 1, 1, 2, 1, SIMUMAX, 88688.8, 2e-4},
+    /* Megatron-LM d98e8a64, the last rank of gpt3_weekly_mcore_tp4_cp2_current_scaling_native_fp8
+     * on H100: 425,122,816 bytes from the second step on. */
+    {"h100", "gpt-small", 1024, 2, 4, 1, 2,
+     "normalization=RMSNorm disable_bias_linear=no gradient_accumulation_fusion=no "
+     "position_embedding_type=learned_absolute swiglu=no hidden_dropout=0.1 "
+     "use_distributed_optimizer=yes sequence_parallel=yes CUBLAS_WORKSPACE_CONFIG=:4096:8 "
+     "rank=last fp8_recipe=tensorwise fp8_param_gather=yes",
+     425122816 / MIB, 1e-3},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -458,6 +466,112 @@ static void adapters_are_recomputed(void **state)
     assert_true(step.categories[TDM_METHOD_RESIDUALS] > 10 * UINT64_C(32768) * 8192 * 2);
 }
 
+/* Elements of the products of a layer on one of 4 ranks: q, k, v and their output of 8,192, 64 and
+ * 8 heads of 128, and three matrices of the MLP. */
+static const uint64_t product_elements =
+    (2 * 8192 + 2 * 1024) * UINT64_C(8192) / 4 + 3 * UINT64_C(8192) * 28672 / 4;
+
+/* Blocks may keep a rest of up to 1 MiB, and scales take 512 bytes each. */
+static void about(uint64_t found, uint64_t due, unsigned tensors)
+{
+    if (found < due || found > due + tensors * UINT64_C(512) + (4u << 20))
+        fail_msg("%.0f bytes, due are %.0f", (double)found, (double)due);
+}
+
+/* Beside its bf16 weight a module keeps one of 8 bits, and on Hopper its transpose. Without a bf16
+ * one they are as much on Hopper, and half on Blackwell. Two layers of 12 may stay in bf16. */
+static void weights_have_copies_of_8_bits(void **state)
+{
+    static const char recipe[] = "use_distributed_optimizer=yes fp8_recipe=tensorwise ";
+    static const struct {
+        const char *machine, *pairs;
+        unsigned layers, bytes; /* with products of 8 bits; bytes an element of these products */
+    } cases[] = {
+        {"h100", "", 12, 4},
+        {"b200", "", 12, 3},
+        {"h100", "fp8_param_gather=yes", 12, 2},
+        {"b200", "fp8_param_gather=yes", 12, 1},
+        {"b200", "fp8_param_gather=yes first_last_layers_bf16=yes", 10, 1},
+        {"h100", "first_last_layers_bf16=yes num_layers_at_end_in_bf16=3", 8, 4},
+    };
+    /* Embedding and head of 128,512 rows, and norms. */
+    const uint64_t others = 2 * 128512 / 4 * UINT64_C(8192) + (2 * 12 + 1) * 8192;
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char pairs[256];
+        snprintf(pairs, sizeof(pairs), "%s%s", recipe, cases[i].pairs);
+        const struct row row = {
+            cases[i].machine, "llama-3-70b-12-layers", 1024, 1, 4, 1, 1, pairs, 0, 0};
+        const struct tdm_torch_step step = last_step(&row);
+        uint64_t due = 2 * others + product_elements * (cases[i].bytes * cases[i].layers +
+                                                        2 * (12 - cases[i].layers));
+        about(step.categories[TDM_METHOD_WEIGHTS], due, 4 * 12);
+    }
+}
+
+/* What a forward keeps: the inputs of qkv, fc1 and fc2 have 8 bits in place of 16. The input of the
+ * output projection is the output that attention keeps: current scaling quantizes it again in the
+ * backward, delayed scaling keeps 8 bits beside it. */
+static void inputs_are_kept_in_8_bits(void **state)
+{
+    const uint64_t rows = 2048;
+    const struct {
+        const char *pairs, *recipe;
+        uint64_t saved; /* bytes of a layer on one of 4 ranks */
+    } cases[] = {
+        {"", " fp8_recipe=tensorwise", rows * (8192 + 8192 + 28672 / 4)},
+        {"", " fp8_recipe=delayed", rows * (8192 + 8192 + 28672 / 4 - 8192 / 4)},
+        /* Ranks keep their rows of what norms make. */
+        {"sequence_parallel=yes", " fp8_recipe=tensorwise",
+         rows / 4 * (8192 + 8192) + rows * (28672 / 4)},
+    };
+    (void)state;
+    for (unsigned m = 0; m < 2; m++)
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            char pairs[128];
+            struct row row = {m == 0 ? "h100" : "b200",
+                              "llama-3-70b-12-layers",
+                              rows,
+                              1,
+                              4,
+                              1,
+                              1,
+                              cases[i].pairs,
+                              0,
+                              0};
+            const struct tdm_torch_step a = last_step(&row);
+            snprintf(pairs, sizeof(pairs), "%s%s", cases[i].pairs, cases[i].recipe);
+            row.pairs = pairs;
+            const struct tdm_torch_step b = last_step(&row);
+            uint64_t kept = a.end_bytes[0] - a.before_bytes, less = b.end_bytes[0] - b.before_bytes;
+            about(less, kept - 12 * cases[i].saved, 4 * 12);
+        }
+}
+
+static void products_of_8_bits_are_refused(void **state)
+{
+    static const struct row bad[] = {
+        {.context = 4096, .tensor = 4, .pairs = "fp8_recipe=delayed first_last_layers_bf16=yes"},
+        {.context = 4096, .tensor = 4, .pairs = "fp8_recipe=delayed fp8_param_gather=yes"},
+        {.context = 4096, .tensor = 4, .pairs = "fp8_recipe=tensorwise lora_rank=8"},
+        {.context = 4100, .tensor = 4, .pairs = "fp8_recipe=tensorwise"},
+    };
+    struct tdm_method_settings settings;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    load("llama-3-70b-12-layers", "h100", &model, &machine);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct row row = bad[i];
+        row.batch = row.pipeline = row.parallel = 1;
+        if (settle(model, &row, &settings, &err) != TDM_USAGE)
+            fail_msg("row %zu is not refused", i);
+    }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 /* Counts by hand the bytes that context parallelism sends, for 12 layers of 8 KV and 64 query heads
  * of 128 in bf16, with 8,192 tokens per rank and four ranks. */
 static void sent_bytes_are_counted(void **state)
@@ -507,6 +621,9 @@ int main(void)
         cmocka_unit_test(sent_bytes_are_counted),
         cmocka_unit_test(only_adapters_have_states),
         cmocka_unit_test(gathered_inputs_go),
+        cmocka_unit_test(weights_have_copies_of_8_bits),
+        cmocka_unit_test(inputs_are_kept_in_8_bits),
+        cmocka_unit_test(products_of_8_bits_are_refused),
         cmocka_unit_test(adapters_are_recomputed),
         cmocka_unit_test(packed_sequences_are_one_row),
         cmocka_unit_test(hybrid_ranks_follow_the_length),

@@ -208,7 +208,7 @@ static void compare_recording(const char *path, const char *name, size_t *named)
             add_event(&recorded, atoll(line), line + strcspn(line, " "));
     }
     fclose(file);
-    const struct tdm_torch_device hopper = {{132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20},
+    const struct tdm_torch_device hopper = {{132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
                                             UINT64_C(1) << 40,
                                             UINT64_C(1) << 40,
                                             0};

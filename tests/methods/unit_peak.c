@@ -36,7 +36,7 @@ static void read_settings(const char *name, const char *const *pairs, size_t cou
 /* Checks that all groups add up, by category, to the bytes at the peak of every step. */
 static void check_groups(const char *name, const char *const *pairs, size_t count, uint64_t gpus)
 {
-    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90};
     static struct tdm_tensor_group groups[TDM_MOST_GROUPS];
     struct tdm_method_settings settings;
     struct tdm_torch_allocator *allocator;
@@ -163,7 +163,7 @@ static void host_memory_is_a_limit(void **state)
 static void no_saved_tensor_is_lost(void **unused)
 {
     static const struct tdm_eager_op op = {"SavesBackward", false, NULL};
-    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90};
     struct tdm_torch_allocator *allocator;
     struct tdm_eager *m = calloc(1, sizeof(*m));
     struct tdm_error err;

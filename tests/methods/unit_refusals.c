@@ -17,7 +17,7 @@
 #define K UINT64_C(1024)
 #define MIB (K * K)
 
-static const struct tdm_gpu_facts hopper = {132, 2048, 32 * MIB, MIB};
+static const struct tdm_gpu_facts hopper = {132, 2048, 32 * MIB, MIB, 90};
 
 static void must(enum tdm_status status, const struct tdm_error *err)
 {

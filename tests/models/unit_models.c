@@ -858,6 +858,47 @@ static void test_text_inside(void **state)
     json_decref(config);
 }
 
+/* The published config of Qwen2.5-VL-7B, and the form that later versions write. The model has
+ * 8,292,166,656 parameters, of which 7,615,616,512 are Qwen2.5-7B's and the tower has the others.
+ */
+static void test_vision_tower(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"hidden_size\": 3584,"
+        " \"intermediate_size\": 18944, \"max_position_embeddings\": 128000,"
+        " \"max_window_layers\": 28, \"model_type\": \"qwen2_5_vl\","
+        " \"num_attention_heads\": 28, \"num_hidden_layers\": 28, \"num_key_value_heads\": 4,"
+        " \"rope_theta\": 1000000.0, \"sliding_window\": 32768, \"tie_word_embeddings\": false,"
+        " \"use_sliding_window\": false, \"vocab_size\": 152064,"
+        " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]},"
+        " \"vision_config\": {\"depth\": 32, \"hidden_size\": 1280, \"intermediate_size\": 3420,"
+        " \"num_heads\": 16, \"in_chans\": 3, \"out_hidden_size\": 3584, \"patch_size\": 14,"
+        " \"spatial_merge_size\": 2, \"temporal_patch_size\": 2}}";
+    for (unsigned nested = 0; nested < 2; nested++) {
+        json_t *config = json_loads(text, 0, NULL);
+        struct tdm_model *model = NULL;
+        struct tdm_error err;
+        assert_non_null(config);
+        if (nested != 0) {
+            json_t *inner = json_copy(config);
+            json_object_del(inner, "vision_config");
+            json_object_set_new(inner, "model_type", json_string("qwen2_5_vl_text"));
+            json_object_set_new(config, "text_config", inner);
+        }
+        if (tdm_model_from_config("test", "test", config, &model, &err) != TDM_OK)
+            fail_msg("%s", err.message);
+        uint64_t tower = 0, rows, columns;
+        for (uint32_t i = 0; tdm_vision_tensor(&model->vision, i, &rows, &columns); i++)
+            tower += rows * columns;
+        assert_int_equal(model->parameters, UINT64_C(7615616512));
+        assert_int_equal(tower, UINT64_C(8292166656) - UINT64_C(7615616512));
+        assert_true(model->text_alone && model->sized_only);
+        tdm_model_free(model);
+        json_decref(config);
+    }
+}
+
 /* A directory with a config.json gives the model its name. */
 static void test_directory(void **state)
 {
@@ -907,6 +948,7 @@ int main(void)
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_text_inside),
+        cmocka_unit_test(test_vision_tower),
     };
     return cmocka_run_group_tests_name("models", tests, NULL, NULL);
 }

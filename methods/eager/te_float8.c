@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors in 8 bits as Transformer Engine has them. */
+#include "methods/eager/te_float8.h"
+
+#include "methods/eager/dtypes.h"
+#include "methods/eager/ops.h"
+
+#include <stddef.h>
+
+static struct tdm_eager_value *bytes_of(struct tdm_eager *m, const struct tdm_eager_value *x)
+{
+    return tdm_value_new(m, x->rows, x->columns, FLOAT8);
+}
+
+bool tdm_te_both_orders(const struct tdm_eager *m)
+{
+    return m->gpu.capability >= 100 && m->gpu.capability < 120;
+}
+
+struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe recipe,
+                                     const struct tdm_eager_value *x, unsigned usage)
+{
+    bool both_orders = tdm_te_both_orders(m);
+    struct tdm_te_tensor made = {.data = NULL};
+    if (recipe == TDM_TE_DELAYED)
+        made.scale = tdm_value_new(m, 1, 1, FP32);
+    if (both_orders || (usage & TDM_TE_ROWS) != 0)
+        made.data = bytes_of(m, x);
+    if (!both_orders && (usage & TDM_TE_COLUMNS) != 0)
+        made.transpose = bytes_of(m, x);
+    if (recipe != TDM_TE_DELAYED)
+        made.scale = tdm_value_new(m, 1, 1, FP32);
+    return made;
+}
+
+void tdm_te_add_columns(struct tdm_eager *m, struct tdm_te_tensor *tensor)
+{
+    if (!tdm_te_both_orders(m) && tensor->transpose == NULL)
+        tensor->transpose = bytes_of(m, tensor->data);
+}
+
+void tdm_te_drop_rows(struct tdm_eager *m, struct tdm_te_tensor *tensor)
+{
+    if (tensor->transpose == NULL)
+        return;
+    tdm_drop(m, tensor->data);
+    tensor->data = NULL;
+}
+
+void tdm_te_clear(struct tdm_eager *m, struct tdm_te_tensor *tensor)
+{
+    if (tensor->data != NULL)
+        tdm_value_vacate(m, tensor->data);
+    if (tensor->transpose != NULL)
+        tdm_value_vacate(m, tensor->transpose);
+}
+
+void tdm_te_drop(struct tdm_eager *m, struct tdm_te_tensor *tensor)
+{
+    tdm_drop(m, tensor->data);
+    tdm_drop(m, tensor->transpose);
+    tdm_drop(m, tensor->scale);
+    *tensor = (struct tdm_te_tensor){.data = NULL};
+}
+
+void tdm_te_save(struct tdm_eager *m, struct tdm_node *node, const struct tdm_te_tensor *tensor)
+{
+    tdm_node_save(m, node, tensor->data != NULL ? tensor->data : tensor->transpose);
+    tdm_node_save(m, node, tensor->scale);
+}
+
+struct tdm_te_tensor tdm_te_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t first)
+{
+    return (struct tdm_te_tensor){.data = tdm_node_saved(m, node, first),
+                                  .scale = tdm_node_saved(m, node, first + 1)};
+}
+
+/* ---- te.Linear ---- */
+
+#define HOPPER 90u
+#define WORKSPACE_BYTES ((UINT64_C(32) << 20) + 1024) /* cpp_extensions/gemm.py, from Hopper on */
+#define WORKSPACE_BEFORE_BYTES (UINT64_C(4) << 20)
+#define BOTH (TDM_TE_ROWS | TDM_TE_COLUMNS)
+
+enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS };
+
+/* The first product makes the workspace of all. */
+static void product(struct tdm_eager *m)
+{
+    if (m->te_workspace != NULL || m->stopped)
+        return;
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_WORKSPACE;
+    m->te_workspace = tdm_value_new(
+        m, m->gpu.capability < HOPPER ? WORKSPACE_BEFORE_BYTES : WORKSPACE_BYTES, 1, 1);
+    m->category = before;
+}
+
+/* Gradients are in bf16, whatever the input's and the weight's dtype. */
+static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    bool weight_needs = tdm_node_needs(node, LINEAR_WEIGHT);
+    struct tdm_eager_value *saved[TDM_MOST_SAVED] = {0};
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    struct tdm_te_tensor gradient =
+        tdm_te_quantize(m, TDM_TE_DELAYED, grads[0],
+                        weight_needs || tdm_node_needs(node, LINEAR_BIAS) ? BOTH : TDM_TE_ROWS);
+    if (tdm_node_needs(node, LINEAR_BIAS))
+        results[LINEAR_BIAS] = tdm_value_new(m, 1, grads[0]->columns, BF16);
+    const struct tdm_edge *edges = node->edges;
+    if (tdm_node_needs(node, LINEAR_X)) {
+        results[LINEAR_X] = tdm_value_new(m, edges[LINEAR_X].rows, edges[LINEAR_X].columns, BF16);
+        results[LINEAR_X]->view = true;
+        product(m);
+    }
+    if (weight_needs) {
+        results[LINEAR_WEIGHT] =
+            tdm_value_new(m, edges[LINEAR_WEIGHT].rows, edges[LINEAR_WEIGHT].columns, BF16);
+        product(m);
+    }
+    tdm_te_drop(m, &gradient);
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        tdm_drop(m, saved[i]);
+}
+
+struct tdm_eager_value *tdm_te_linear(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      struct tdm_eager_value *weight, struct tdm_eager_value *bias)
+{
+    static const struct tdm_eager_op op = {"_LinearBackward", false, linear_backward};
+    struct tdm_eager_value *inputs[] = {x, weight, bias};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, bias != NULL ? 3 : 2);
+    bool input_needs = node != NULL && tdm_node_needs(node, LINEAR_X);
+    bool weight_needs = node != NULL && tdm_node_needs(node, LINEAR_WEIGHT);
+    struct tdm_te_tensor a =
+        tdm_te_quantize(m, TDM_TE_DELAYED, x, weight_needs ? BOTH : TDM_TE_ROWS);
+    struct tdm_te_tensor b =
+        tdm_te_quantize(m, TDM_TE_DELAYED, weight, input_needs ? BOTH : TDM_TE_ROWS);
+    struct tdm_eager_value *shift = bias != NULL ? tdm_cast(m, bias, BF16) : NULL;
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, weight->rows, BF16);
+    product(m);
+    y->view = true;
+    tdm_te_drop_rows(m, &a);
+    if (weight_needs)
+        tdm_te_save(m, node, &a);
+    tdm_node_save(m, node, b.data);
+    if (b.transpose != NULL)
+        tdm_node_save(m, node, b.transpose);
+    tdm_node_save(m, node, b.scale);
+    tdm_drop(m, shift);
+    tdm_te_drop(m, &a);
+    tdm_te_drop(m, &b);
+    return tdm_node_finish(m, node, y);
+}
