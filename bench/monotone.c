@@ -3,16 +3,18 @@
  * bench/monotone: do plans become slower where there is more memory, or a shorter context?
  *
  *     bench/monotone [--model M] [--machine M] [--optimizer KIND] [--context N] [--memory SIZE]
- *                    [--host-memory SIZE] [--sweep AXIS=VALUES]... [--quiet]
+ *                    [--host-memory SIZE] [--effort N] [--sweep AXIS=VALUES]... [--quiet]
  *
  * It plans each point of a sweep by itself, from the least memory to the most, or from the longest
  * context to the shortest, and prints one line for each: the step, its bound, how much slower it is
  * than the fastest of the points before it, and the seconds of processor time. Then it prints how
  * many points are slower than one before them by more than 0.1%, the most that one is, and the
- * slowest plan. It ends with status 1 if a point is that much slower. Without --sweep it sweeps the
- * device memory from 5 to 139 GiB at 100 points.
+ * slowest plan. With --effort 2 the points of a sweep over memory share a ladder
+ * (planner/ladder.h), which changes no plan. It ends with status 1 if a point is that much slower.
+ * Without --sweep it sweeps the device memory from 5 to 139 GiB at 100 points.
  */
 #include "base/units.h"
+#include "planner/ladder.h"
 #include "planner/sweep.h"
 
 #include <stdio.h>
@@ -92,6 +94,7 @@ static enum tdm_status run_sweep(const struct options *o, const struct tdm_sweep
     if (!o->quiet)
         printf("%12s %11s %11s %7s %8s %6s\n", tdm_sweep_axis_name(sweep->axis), "step s",
                "bound s", "gap", "slower %", "took s");
+    request.ladder = sweep->axis == TDM_SWEEP_MEMORY ? tdm_ladder_new() : NULL;
     for (size_t i = 0; i < sweep->count && status == TDM_OK; i++) {
         const bool tokens = sweep->axis == TDM_SWEEP_CONTEXT;
         const uint64_t value = sweep->values[tokens ? sweep->count - 1 - i : i];
@@ -102,6 +105,7 @@ static enum tdm_status run_sweep(const struct options *o, const struct tdm_sweep
             tdm_format_bytes(value, point);
         status = plan_point(o, &request, point, &fastest, sum, err);
     }
+    tdm_ladder_free(request.ladder);
     return status;
 }
 
@@ -132,6 +136,9 @@ static bool read_options(int argc, char **argv, struct options *o, struct tdm_er
         else if (strcmp(option, "--host-memory") == 0)
             good = request->has_host_memory =
                 tdm_parse_bytes(value, option, &request->host_memory_bytes, err) == TDM_OK;
+        else if (strcmp(option, "--effort") == 0)
+            good =
+                tdm_parse_count(value, option, 1, TDM_MOST_EFFORT, &request->effort, err) == TDM_OK;
         else if (strcmp(option, "--sweep") == 0)
             good = o->sweep_count < MOST_SWEEPS &&
                    tdm_sweep_parse(value, &o->sweeps[o->sweep_count++], err) == TDM_OK;

@@ -350,6 +350,12 @@ const struct tdm_option tdm_plan_options[] = {
      .help = "write the linear program of the bound in CPLEX LP format, with its groups (the "
              "bound is at most its optimum); --force: over an older one",
      .values = TDM_VALUES_FILES},
+    {.name = "effort",
+     .word = "N",
+     .place = PLACE(request.effort),
+     .high = TDM_MOST_EFFORT,
+     .help = "1 (default): one search, about a second; 2: also searches with less device memory, "
+             "so that more of it never gives a slower plan; minutes"},
     {.name = "without",
      .word = "HEURISTIC",
      .place = PLACE(request.without),

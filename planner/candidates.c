@@ -4,6 +4,7 @@
 #include "planner/candidates_parts.h"
 
 #include "base/size.h"
+#include "planner/ladder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,19 @@ void tdm_pins_free(struct tdm_pins *pins)
     free(pins->groups);
     pins->groups = NULL;
     pins->group_count = 0;
+}
+
+void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
+{
+    to->order = from->order;
+    to->chunk_tokens = from->chunk_tokens;
+    to->prefetch = from->prefetch;
+    to->optimizer.on = from->optimizer.on;
+    to->head_tile_tokens = from->head_tile_tokens;
+    to->group_count = from->group_count;
+    memcpy(to->groups, from->groups, from->group_count * sizeof(*from->groups));
+    memcpy(to->homes, from->homes, sizeof(to->homes));
+    to->rings = from->rings;
 }
 
 /* Sets the bound. Without a linear program, the best recipe is the bound if the estimates of all
@@ -204,8 +218,40 @@ static bool can_hold_state(const struct tdm_candidates *run)
     return space->pins->program_path != NULL; /* the program is written even if nothing fits */
 }
 
+/* Goes on with more memory from the schedule found, step by step. Notes what was found and, of the
+ * steps, what is faster. */
+static enum tdm_status climb_on(struct tdm_candidates *run, const struct tdm_climb *climb,
+                                struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (unsigned i = climb->first + 1; i <= TDM_CLIMBS && status == TDM_OK; i++) {
+        const double before = run->simulation.step_seconds;
+        run->limit_bytes[TDM_DEVICE] = climb->bytes[i];
+        status = tdm_candidates_walk_on(run, i, err);
+        if (status != TDM_OK || run->simulation.step_seconds >= before)
+            continue;
+        const struct tdm_rounded *winner = run->winner;
+        const struct tdm_simulation simulation = run->simulation;
+        status = tdm_candidates_validate_best(run, err);
+        if (status == TDM_OK)
+            status = climb->found(climb->self, climb->bytes[i], run->space.schedule,
+                                  &run->simulation, err);
+        run->winner = winner; /* as it was before its complete packing */
+        run->simulation = simulation;
+    }
+    return status;
+}
+
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
+{
+    return pins->effort > 1 ? tdm_ladder_search(pins->ladder, schedule, pins, search, err)
+                            : tdm_candidates_climb(schedule, pins, NULL, search, err);
+}
+
+enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     const struct tdm_climb *climb, struct tdm_search *search,
+                                     struct tdm_error *err)
 {
     uint64_t limit_bytes[TDM_MAX_PLACES];
     bool trains = schedule->pass == TDM_TRAIN;
@@ -219,7 +265,8 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     struct tdm_candidates run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = tdm_candidates_open(schedule, pins, limit_bytes, (int)TDM_MAX_PLACES, &run, err);
-    if (status == TDM_OK && can_hold_state(&run))
+    const bool can_hold = status == TDM_OK && can_hold_state(&run);
+    if (can_hold)
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     if (status == TDM_OK && trains && !pins->quick)
         status = tdm_candidates_enrich(&run, err);
@@ -235,12 +282,22 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         schedule->rings = rings;
         schedule->optimizer.on = asked_on;
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+        search->bound_seconds = can_hold ? tdm_candidates_bound_of_all(&run) : NO_BOUND;
     }
+    const struct tdm_rounded *winner = run.winner;
+    const struct tdm_simulation simulation = run.simulation;
     if (status == TDM_OK)
         status = tdm_candidates_validate_best(&run, err);
     if (status == TDM_OK)
         say_bound(&run, trains, search);
     search->simulation = run.simulation;
+    if (status == TDM_OK && climb != NULL)
+        status = climb->found(climb->self, limit_bytes[TDM_DEVICE], schedule, &run.simulation, err);
+    if (status == TDM_OK && climb != NULL && tdm_candidates_may_round(&run)) {
+        run.winner = winner; /* as it was before its complete packing */
+        run.simulation = simulation;
+        status = climb_on(&run, climb, err);
+    }
     tdm_candidates_close(&run);
     return status;
 }

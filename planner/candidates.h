@@ -56,9 +56,13 @@ struct tdm_pins {
     bool unchecked;     /* do not validate the result: nobody will run it */
     bool quick;       /* accept any schedule near the best: compute no bound, try few candidates */
     unsigned without; /* disabled heuristics: bits of enum tdm_heuristic */
+    unsigned effort;  /* 0, 1: one search; 2: a ladder of searches (ladder.h) */
+    struct tdm_ladder *ladder; /* of effort 2: remembers its rungs; or NULL. Borrowed */
     const char
         *program_path; /* file for the linear program that sets the bound; NULL: none. Borrowed */
 };
+
+#define TDM_MOST_EFFORT 2u
 
 /* Parts of the search beside the linear program. Each can be disabled, to measure its benefit. */
 enum tdm_heuristic {
@@ -127,6 +131,9 @@ enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struc
                                       struct tdm_error *err);
 
 const char *tdm_attention_store_name(enum tdm_attention_store store); /* "none", "held", "kept" */
+
+/* Copies what a search chooses between schedules of the same model and step. */
+void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from);
 
 void tdm_pins_free(struct tdm_pins *pins); /* frees what the pins own, not the struct */
 

@@ -82,6 +82,27 @@ struct tdm_candidates {
     struct tdm_memo *measured; /* results of neighbours while polishing; NULL: not remembered */
 };
 
+/* A search that goes on with more device memory (ladder.h). */
+#define TDM_CLIMBS 7u
+struct tdm_climb {
+    unsigned first;                 /* the step with which it begins */
+    uint64_t bytes[TDM_CLIMBS + 1]; /* of device memory, rising */
+    /* called with each schedule that is faster than those before, packed to the end */
+    enum tdm_status (*found)(void *self, uint64_t bytes, const struct tdm_schedule *schedule,
+                             const struct tdm_simulation *simulation, struct tdm_error *err);
+    void *self;
+};
+
+/* ---- candidates.c ---- */
+
+/* tdm_candidates_search() of one limit, schedule->memory_bytes; then, if `climb` is not NULL and
+ * something was found, of its steps after the first. The schedule is then meaningless. On
+ * TDM_INFEASIBLE search->bound_seconds is the bound of the program, or NO_BOUND if not even the
+ * state fits. */
+enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     const struct tdm_climb *climb, struct tdm_search *search,
+                                     struct tdm_error *err);
+
 /* ---- candidates_run.c ---- */
 
 /* Opens a search within limits. Its queue is sorted by the bytes of `queue_place`, or by seconds if
@@ -215,6 +236,10 @@ enum tdm_status tdm_candidates_try_put_off(struct tdm_candidates *run, struct td
 
 /* Tries the best schedule so far in the other chunk sizes. */
 enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struct tdm_error *err);
+
+/* Walks on from the winner, within limits that have risen; each `number` walks another way. */
+enum tdm_status tdm_candidates_walk_on(struct tdm_candidates *run, unsigned number,
+                                       struct tdm_error *err);
 
 /* ---- candidates_recipes.c ---- */
 

@@ -195,8 +195,9 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
 }
 
 /* Improves the winner with another chunk size. A schedule found for one chunk size is a good start
- * for others, sometimes better than their own. */
-static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, struct tdm_error *err)
+ * for others, sometimes better than their own. With its own size: by walk number `walk`. */
+static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsigned walk,
+                                 struct tdm_error *err)
 {
     const struct tdm_search_space *space = &run->space;
     const struct tdm_rounded *from = run->winner;
@@ -220,7 +221,7 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, stru
     if (size == from->size) {
         limits.deep = limits.no_structure = true;
         limits.travelled = travelled(run, TDM_TURNS - 1);
-        limits.walk = TDM_TURNS;
+        limits.walk = walk;
     }
     return tdm_candidates_improve_new(run, &limits, rounded, err);
 }
@@ -235,13 +236,20 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
     for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++)
         if (size != from->size && tdm_candidates_is_due(run, size) &&
             tdm_candidates_size_could_win(run, (int)from->order, size))
-            status = vary_size(run, size, err);
+            status = vary_size(run, size, 0, err);
     if (status == TDM_OK)
         status = tdm_candidates_try_rounded(run, err);
     if (status != TDM_OK || !tdm_candidates_could_win(run, 0) ||
         run->simulation.step_seconds > AS_IT_IS * tdm_candidates_best_seconds(run))
         return status;
-    status = vary_size(run, run->winner->size, err); /* by another walk */
+    return tdm_candidates_walk_on(run, 0, err);
+}
+
+enum tdm_status tdm_candidates_walk_on(struct tdm_candidates *run, unsigned number,
+                                       struct tdm_error *err)
+{
+    run->ops = number > 0 ? 0 : run->ops;
+    enum tdm_status status = vary_size(run, run->winner->size, TDM_TURNS + number, err);
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 

@@ -32,8 +32,9 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
         run->space.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
-    /* one for every order and chunk size, and one per chunk size for variants of the winner */
-    run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS + 1), sizeof(*run->rounded));
+    /* one for every order and chunk size, and one per chunk size and walk for variants of the
+     * winner */
+    run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS + 1) + TDM_CLIMBS, sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];

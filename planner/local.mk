@@ -27,6 +27,7 @@ libtidemark_a_SOURCES += \
 	planner/estimate_waits.c \
 	planner/estimator.c \
 	planner/group_lists.c planner/group_lists.h \
+	planner/ladder.c planner/ladder.h \
 	planner/margin.c planner/margin.h \
 	planner/memo.c planner/memo.h \
 	planner/nest_cost.c planner/nest_cost.h \

@@ -216,6 +216,8 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     struct tdm_schedule *schedule = NULL;
     *pins = (struct tdm_pins){.unchecked = request->unchecked,
                               .without = request->without,
+                              .effort = (unsigned)request->effort,
+                              .ladder = request->ladder,
                               .program_path = request->program_path};
     enum tdm_status status = load(request, &model, &machine, err);
     if (status == TDM_OK)

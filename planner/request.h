@@ -41,10 +41,12 @@ struct tdm_request {
     enum tdm_clip clip;
     bool snapshot; /* leave host memory for a snapshot of the state */
     enum tdm_budget budget;
-    uint64_t budget_tokens;   /* for TDM_BUDGET_TOKENS; at least the context's length: dense */
-    bool unchecked;           /* do not validate the result, as in tdm_pins */
-    unsigned without;         /* disabled heuristics, as in tdm_pins */
-    const char *program_path; /* of --write-lp; NULL: none */
+    uint64_t budget_tokens;    /* for TDM_BUDGET_TOKENS; at least the context's length: dense */
+    bool unchecked;            /* do not validate the result, as in tdm_pins */
+    unsigned without;          /* disabled heuristics, as in tdm_pins */
+    uint64_t effort;           /* as in tdm_pins */
+    struct tdm_ladder *ladder; /* the same; borrowed */
+    const char *program_path;  /* of --write-lp; NULL: none */
 };
 
 /* Loads model and machine and makes limits and pins, ready for tdm_candidates_search. On success

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A sweep: reads the points and plans them. */
+#include "planner/ladder.h"
 #include "planner/sweep.h"
 
 #include "base/units.h"
@@ -180,20 +181,6 @@ static enum tdm_status find_shortage(struct tdm_schedule *schedule, const struct
     return status;
 }
 
-/* What a search chooses. Both schedules are of the same model and step. */
-static void copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
-{
-    to->order = from->order;
-    to->chunk_tokens = from->chunk_tokens;
-    to->prefetch = from->prefetch;
-    to->optimizer.on = from->optimizer.on;
-    to->head_tile_tokens = from->head_tile_tokens;
-    to->group_count = from->group_count;
-    memcpy(to->groups, from->groups, from->group_count * sizeof(*from->groups));
-    memcpy(to->homes, from->homes, sizeof(to->homes));
-    to->rings = from->rings;
-}
-
 /* Takes over the schedule of a point with less memory, if there is one, if it is faster: it fits
  * here too. */
 static void take_over(struct tdm_schedule *schedule, const struct tdm_sweep_point *below,
@@ -205,7 +192,7 @@ static void take_over(struct tdm_schedule *schedule, const struct tdm_sweep_poin
     if (below->schedule == NULL || (*status != TDM_OK && *status != TDM_INFEASIBLE) ||
         (*status == TDM_OK && search->simulation.step_seconds <= step))
         return;
-    copy_choices(schedule, below->schedule);
+    tdm_copy_choices(schedule, below->schedule);
     search->simulation = below->search.simulation;
     search->bound_seconds = fmin(search->bound_seconds, step);
     search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
@@ -266,6 +253,7 @@ enum tdm_status tdm_sweep_run(const struct tdm_request *asked, const struct tdm_
     result->points = calloc(sweep.count + 1, sizeof(*result->points));
     if (result->points == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu points", sweep.count);
+    request.ladder = sweep.axis == TDM_SWEEP_MEMORY ? tdm_ladder_new() : NULL;
     while (result->count < sweep.count && status == TDM_OK) {
         struct tdm_sweep_point *point = &result->points[result->count];
         if (options->stop != NULL && *options->stop != 0) {
@@ -286,6 +274,7 @@ enum tdm_status tdm_sweep_run(const struct tdm_request *asked, const struct tdm_
         if (options->planned != NULL)
             options->planned(options->self, result->count, sweep.count, point);
     }
+    tdm_ladder_free(request.ladder);
     return status;
 }
 
