@@ -11,6 +11,8 @@
 #include "schedule/nest.h"
 #include "schedule/optimizer.h"
 
+#include <string.h>
+
 /* Is a store kept or held for all chunks of a layer, so that no backward computes it in
  * workspace? */
 static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
@@ -86,7 +88,8 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
         bool holds = !by_chunk && group->layers > 1 && tdm_is_far(group->held_place);
         needs.inputs |= g > 0 && tdm_is_far(group->input_place);
         needs.inner |= holds;
-        for (int i = 0; i < TDM_STORES; i++) {
+        const bool is_new = g == 0 || span.last || memcmp(group, group - 1, sizeof(*group)) != 0;
+        for (int i = 0; i < TDM_STORES && is_new; i++) {
             enum tdm_store store = (enum tdm_store)i;
             bool is_kept = tdm_set_has(group->kept, store);
             uint32_t held_to = store == TDM_STORE_GATE_UP && !is_kept ? e->chunks : span.kept;

@@ -112,7 +112,8 @@ struct tdm_estimator {
     uint64_t host_ring, host_head, host_embedding;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, kv, dkv, lists, means, store[TDM_STORES]; /* bytes of a chunk's slot */
-    uint64_t *votes_below; /* [layers + 1]: number of lower layers whose queries vote for pages */
+    uint64_t set[TDM_SETS]; /* of the stores of a set, without the input */
+    uint64_t *votes_below;  /* [layers + 1]: number of lower layers whose queries vote for pages */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Transient
      * gradients are on the device while their layer (in chunk-major order: their group) goes

@@ -58,10 +58,7 @@ static inline bool runs_again(const struct span *span, enum tdm_order order, uin
 /* Bytes of a chunk in a set, without its input. */
 static inline uint64_t set_bytes(const struct tdm_estimator *e, enum tdm_set set)
 {
-    uint64_t bytes = 0;
-    for (int store = 0; store < TDM_STORES; store++)
-        bytes += tdm_set_has(set, (enum tdm_store)store) ? e->store[store] : 0;
-    return bytes;
+    return e->set[set];
 }
 
 /* The chunk from which gate and up are held in addition to a kept attention output. */

@@ -21,6 +21,10 @@ static void note_sizes(struct tdm_estimator *e)
     for (int store = 0; store < TDM_STORES; store++)
         e->store[store] =
             tdm_content_bytes(base, tdm_store_type((enum tdm_store)store)->content, 0, tokens);
+    for (int set = 0; set < TDM_SETS; set++)
+        for (int store = 0; store < TDM_STORES; store++)
+            e->set[set] +=
+                tdm_set_has((enum tdm_set)set, (enum tdm_store)store) ? e->store[store] : 0;
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
     e->lists = tdm_content_bytes(base, TDM_PAGE_LISTS, 0, tokens);

@@ -11,32 +11,6 @@ struct tdm_memo {
     unsigned char *places; /* each a key and a value; an all-zero key: an empty slot */
 };
 
-/* Mixes a word into both halves: a product carries bits upward, the shift brings them down
- * again. */
-static struct tdm_memo_key mix_word(struct tdm_memo_key key, uint64_t word)
-{
-    key.low = (key.low ^ word) * UINT64_C(0x9fb21c651e98df25);
-    key.low ^= key.low >> 29;
-    key.high = (key.high + word) * UINT64_C(0xd6e8feb86659fd93);
-    key.high ^= key.high >> 32;
-    return key;
-}
-
-struct tdm_memo_key tdm_memo_mix(struct tdm_memo_key key, const void *data, size_t bytes)
-{
-    const unsigned char *from = data;
-    uint64_t word;
-    for (; bytes >= sizeof(word); bytes -= sizeof(word), from += sizeof(word)) {
-        memcpy(&word, from, sizeof(word));
-        key = mix_word(key, word);
-    }
-    if (bytes == 0)
-        return key;
-    word = 0;
-    memcpy(&word, from, bytes);
-    return mix_word(key, word);
-}
-
 struct tdm_memo *tdm_memo_new(size_t value_bytes, unsigned places_log2)
 {
     struct tdm_memo *memo = malloc(sizeof(*memo));

@@ -21,8 +21,22 @@ struct tdm_memo_key {
 /* The key of empty data, the start value for tdm_memo_mix(). */
 #define TDM_MEMO_NOTHING ((struct tdm_memo_key){UINT64_C(0x9e3779b97f4a7c15), 1})
 
-/* The key of the data of `key` followed by `bytes` bytes. */
-struct tdm_memo_key tdm_memo_mix(struct tdm_memo_key key, const void *data, size_t bytes);
+/* The key of the data of `key` followed by a word: a product carries bits upward, the shift brings
+ * them down again. */
+static inline struct tdm_memo_key tdm_memo_mix_word(struct tdm_memo_key key, uint64_t word)
+{
+    key.low = (key.low ^ word) * UINT64_C(0x9fb21c651e98df25);
+    key.low ^= key.low >> 29;
+    key.high = (key.high + word) * UINT64_C(0xd6e8feb86659fd93);
+    key.high ^= key.high >> 32;
+    return key;
+}
+
+/* The same of two numbers. */
+static inline struct tdm_memo_key tdm_memo_mix_pair(struct tdm_memo_key key, uint32_t a, uint32_t b)
+{
+    return tdm_memo_mix_word(key, (uint64_t)a << 32 | b);
+}
 
 struct tdm_memo;
 

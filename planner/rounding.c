@@ -35,40 +35,40 @@ void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_ro
     schedule->rings = rounded->rings;
 }
 
-/* A group in four numbers; unused fields count as 0. */
-struct packed_group {
-    uint32_t layers, kept_from_chunk, held_from_chunk, settings;
-};
 #define SETTING_BITS 4u
 _Static_assert(TDM_MAX_PLACES <= 1u << SETTING_BITS && TDM_SETS <= 1u << SETTING_BITS,
                "settings of a group are packed into bits");
 
-static struct packed_group pack(const struct tdm_group *group, enum tdm_order order, bool first)
+/* The settings of a group in bits; those that are not used count as 0. */
+static uint32_t settings_of(const struct tdm_group *group, enum tdm_order order, bool first)
 {
     const bool holds = order == TDM_CHUNK_MAJOR || group->layers > 1;
-    const uint32_t settings[] = {first ? 0 : group->input_place,
-                                 group->kept,
-                                 group->kept == TDM_SET_INPUT ? 0 : group->kept_place,
-                                 group->held,
-                                 holds ? group->held_place : 0,
-                                 group->kv,
-                                 group->kv_place,
-                                 group->kv_gradients_place};
-    struct packed_group packed = {group->layers, group->kept_from_chunk, group->held_from_chunk, 0};
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-        packed.settings = packed.settings << SETTING_BITS | settings[i];
-    return packed;
+    uint32_t bits = first ? 0 : group->input_place;
+    bits = bits << SETTING_BITS | group->kept;
+    bits = bits << SETTING_BITS | (group->kept == TDM_SET_INPUT ? 0 : group->kept_place);
+    bits = bits << SETTING_BITS | group->held;
+    bits = bits << SETTING_BITS | (holds ? group->held_place : 0);
+    bits = bits << SETTING_BITS | group->kv;
+    bits = bits << SETTING_BITS | group->kv_place;
+    return bits << SETTING_BITS | group->kv_gradients_place;
 }
 
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
 {
-    const uint32_t what[] = {rounded->size, rounded->order, rounded->group_count};
-    struct tdm_memo_key key = tdm_memo_mix(TDM_MEMO_NOTHING, what, sizeof(what));
-    key = tdm_memo_mix(key, rounded->homes, sizeof(rounded->homes));
-    key = tdm_memo_mix(key, &rounded->rings, sizeof(rounded->rings));
+    struct tdm_memo_key key = tdm_memo_mix_pair(
+        TDM_MEMO_NOTHING, rounded->size << 8 | rounded->order, rounded->group_count);
+    for (int state = 0; state < TDM_STATES; state++) {
+        const struct tdm_home *home = &rounded->homes[state];
+        key = tdm_memo_mix_pair(key, home->device_layers,
+                                (uint32_t)home->embedding << SETTING_BITS | home->head);
+    }
+    /* the other rings are the same in a search */
+    key = tdm_memo_mix_pair(key, rounded->rings.weights, rounded->rings.optimizer);
     for (uint32_t g = 0; g < rounded->group_count; g++) {
-        const struct packed_group group = pack(&rounded->groups[g], rounded->order, g == 0);
-        key = tdm_memo_mix(key, &group, sizeof(group));
+        const struct tdm_group *group = &rounded->groups[g];
+        key = tdm_memo_mix_pair(key, group->layers, group->kept_from_chunk);
+        key = tdm_memo_mix_pair(key, group->held_from_chunk,
+                                settings_of(group, rounded->order, g == 0));
     }
     return key;
 }
