@@ -227,7 +227,8 @@ static enum tdm_status climb_on(struct tdm_candidates *run, const struct tdm_cli
     for (unsigned i = climb->first + 1; i <= TDM_CLIMBS && status == TDM_OK; i++) {
         const double before = run->simulation.step_seconds;
         run->limit_bytes[TDM_DEVICE] = climb->bytes[i];
-        status = tdm_candidates_walk_on(run, i, err);
+        run->ops = 0;
+        status = tdm_candidates_walk_on(run, TDM_WALKS + i, err);
         if (status != TDM_OK || run->simulation.step_seconds >= before)
             continue;
         const struct tdm_rounded *winner = run->winner;

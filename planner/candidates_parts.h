@@ -20,7 +20,10 @@
 #define MOST_OPS 3000000u
 #define COPIES 0.01 /* tdm_rounding_limits.copies; raised where the simulator finds stalls */
 #define NO_BOUND 1e300
-#define TDM_TURNS 2u /* of longer searches from a rounding */
+#define TDM_TURNS 2u       /* of longer searches from a rounding */
+#define SLOWER 0.003       /* tdm_rounding_limits.slower */
+#define SLOWER_LATE 0.0015 /* the same after the first walk from the winner */
+#define TDM_WALKS 4u       /* from the winner, at a place of updates */
 
 /* Updates move to the host only if the step becomes faster by this factor: simulated times are not
  * more exact. If the bound rules that out, the host is not searched. */

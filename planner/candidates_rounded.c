@@ -16,6 +16,7 @@
 #define AS_IT_IS 1.01         /* the same for what is not searched longer */
 #define STALLED 1.003         /* simulated over estimated */
 #define FREE_SLOTS 2u         /* of a ring of state: enough that copies do not wait */
+#define MOST_IDLE 2u          /* walks from the winner that gain nothing, until no more is made */
 #define MOST_MENDED 3u        /* retries of a rounding because packing took more than estimated */
 
 /* Longer searches of the most promising roundings: in the first turn of some, one of each order and
@@ -222,6 +223,7 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsi
         limits.deep = limits.no_structure = true;
         limits.travelled = travelled(run, TDM_TURNS - 1);
         limits.walk = walk;
+        limits.slower = walk > TDM_TURNS ? SLOWER_LATE : SLOWER;
     }
     return tdm_candidates_improve_new(run, &limits, rounded, err);
 }
@@ -242,13 +244,20 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
     if (status != TDM_OK || !tdm_candidates_could_win(run, 0) ||
         run->simulation.step_seconds > AS_IT_IS * tdm_candidates_best_seconds(run))
         return status;
-    return tdm_candidates_walk_on(run, 0, err);
+    unsigned idle = 0; /* walks in a row that gained nothing */
+    for (unsigned i = 0;
+         i < TDM_WALKS && idle < MOST_IDLE && status == TDM_OK && tdm_candidates_could_win(run, 0);
+         i++) {
+        const double before = run->simulation.step_seconds;
+        status = tdm_candidates_walk_on(run, i, err);
+        idle = run->simulation.step_seconds < before ? 0 : idle + 1;
+    }
+    return status;
 }
 
 enum tdm_status tdm_candidates_walk_on(struct tdm_candidates *run, unsigned number,
                                        struct tdm_error *err)
 {
-    run->ops = number > 0 ? 0 : run->ops;
     enum tdm_status status = vary_size(run, run->winner->size, TDM_TURNS + number, err);
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }

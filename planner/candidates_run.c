@@ -34,7 +34,9 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
     }
     /* one for every order and chunk size, and one per chunk size and walk for variants of the
      * winner */
-    run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS + 1) + TDM_CLIMBS, sizeof(*run->rounded));
+    run->rounded =
+        calloc((size_t)TDM_BASES * (TDM_ORDERS + 1) + TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS,
+               sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];
@@ -105,6 +107,7 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
                                          .no_fine = tdm_candidates_without(run, TDM_FINE),
                                          .most_estimates = QUICK_ESTIMATES,
                                          .richest = TDM_SEARCHED_SET,
+                                         .slower = SLOWER,
                                          .copies = COPIES};
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
     limits.fixed_rings = pins->has_rings;

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #define RUNGS_LOG2 4u             /* of an octave */
-#define LEAST_LOG2 24u            /* the lowest rung: 16 MiB */
-#define RUNGS (24u << RUNGS_LOG2) /* up to 256 TiB */
+#define LEAST_LOG2 20u            /* the lowest rung: 1 MiB beside the runtime */
+#define RUNGS (28u << RUNGS_LOG2) /* up to 256 TiB */
 #define MOST_EMPTY 2u             /* rungs in a row where nothing fits, until the search ends */
 
 /* A schedule of a ladder: of its step only what a search chooses. */
@@ -53,21 +53,26 @@ void tdm_ladder_free(struct tdm_ladder *ladder)
 
 /* ---- a rung ---- */
 
-/* Bytes of a rung and of the steps above it. */
-static uint64_t bytes_of(unsigned rung, unsigned step)
+/* Bytes of a rung and of the steps above it, without the runtime. */
+static uint64_t arena_of(unsigned rung, unsigned step)
 {
     const uint64_t first = UINT64_C(1) << RUNGS_LOG2, at = first + rung % first;
     const unsigned octave = (rung >> RUNGS_LOG2) + LEAST_LOG2 - RUNGS_LOG2;
     return (at << octave) + (UINT64_C(1) << octave) / (TDM_CLIMBS + 1) * step;
 }
 
-/* The highest rung of at most so many bytes. */
-static unsigned rung_below(uint64_t bytes)
+static uint64_t runtime_of(const struct tdm_schedule *schedule)
 {
-    unsigned rung = 0;
-    while (rung + 1 < RUNGS && bytes_of(rung + 1, 0) <= bytes)
-        rung++;
-    return rung;
+    return schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
+}
+
+/* How many rungs are within a limit. */
+static unsigned rungs_within(const struct tdm_schedule *schedule, uint64_t limit)
+{
+    unsigned count = 0;
+    while (count < RUNGS && arena_of(count, 0) + runtime_of(schedule) <= limit)
+        count++;
+    return count;
 }
 
 /* Notes a schedule that a search from a rung found. */
@@ -107,7 +112,7 @@ static enum tdm_status search_rung(unsigned number, struct tdm_schedule *schedul
     struct tdm_climb climb = {.found = note, .self = rung};
     enum tdm_status status = TDM_INFEASIBLE;
     for (unsigned i = 0; i <= TDM_CLIMBS; i++)
-        climb.bytes[i] = bytes_of(number, i);
+        climb.bytes[i] = arena_of(number, i) + runtime_of(schedule);
     for (climb.first = 0; climb.first <= TDM_CLIMBS && status == TDM_INFEASIBLE; climb.first++) {
         struct tdm_search search = {0};
         schedule->memory_bytes = climb.bytes[climb.first];
@@ -146,7 +151,7 @@ static enum tdm_status descend(struct tdm_ladder *ladder, struct tdm_schedule *s
     enum tdm_status status = TDM_OK;
     unsigned empty = 0;
     *best = NULL;
-    for (unsigned next = rung_below(limit) + 1; next > 0 && status == TDM_OK; next--) {
+    for (unsigned next = rungs_within(schedule, limit); next > 0 && status == TDM_OK; next--) {
         struct rung **rung = &ladder->rungs[next - 1];
         if (*best != NULL ? bound_seconds >= (*best)->simulation.step_seconds : empty == MOST_EMPTY)
             break;

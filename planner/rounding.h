@@ -44,6 +44,7 @@ struct tdm_rounding_limits {
     unsigned most_estimates;
     unsigned travelled;   /* points of a walk that leaves local optima */
     unsigned walk;        /* its number: each takes other moves */
+    double slower;        /* the share of the cost by which it may go up, at first */
     enum tdm_set richest; /* limit of the moves */
     double copies; /* cost of a second of copies, in addition to their estimated time: they overlap
                       the compute lane, but it sometimes waits for one */

@@ -8,10 +8,9 @@
 
 /*
  * A longer search, which leaves local optima. From the current point it goes to one that differs in
- * a few moves, if that is not much slower; at first by up to SLOWER, in the end not at all. Moves
- * come in one fixed scrambled order, so the same request gives the same plan.
+ * a few moves, if that is not much slower; at first by up to limits->slower, in the end not at all.
+ * Moves come in one fixed scrambled order, so the same request gives the same plan.
  */
-#define SLOWER 0.003
 #define LEAST_POINTS 150u  /* of a walk, however long an estimate takes */
 #define PATIENCE 0.6       /* the walk ends after this share of its points without a gain, */
 #define WORTH_WAITING 1e-4 /* of this share of the cost */
@@ -146,7 +145,7 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
         travel_once(s);
         if (!tdm_rounding_fits(s))
             continue;
-        s->enough = here_cost * (1 + SLOWER * left * left);
+        s->enough = here_cost * (1 + s->limits->slower * left * left);
         double cost = tdm_rounding_cost_of(s);
         if (!s->point.fits || cost >= s->enough)
             continue;
