@@ -27,7 +27,7 @@
 
 /* Updates move to the host only if the step becomes faster by this factor: simulated times are not
  * more exact. If the bound rules that out, the host is not searched. */
-#define WORTH_THE_HOST 1.005
+#define WORTH_THE_HOST 1.003
 
 /* A heap of recipes: the next one to examine is first. */
 struct tdm_recipe_queue {

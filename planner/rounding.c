@@ -88,7 +88,7 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
     const uint64_t tile = space->bases[size].head_tile_tokens;
     *rounded = (struct tdm_rounded){.size = size,
                                     .order = order,
-                                    .rings = schedule->rings,
+                                    .rings = space->bases[size].rings,
                                     .tiles = {.safe = tile, .large = tile}};
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)

@@ -669,7 +669,7 @@ static void test_update_place(void **state)
         struct tdm_error err;
         struct tdm_schedule *schedule = tdm_case_long()
                                             ? new_schedule("qwen2.5-0.5b", 65536, 3 * GIB, 12 * GIB)
-                                            : new_schedule("byte-1m", 4096, 555 * (GIB >> 10), GIB);
+                                            : new_schedule("byte-1m", 4096, 545 * (GIB >> 10), GIB);
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_ADAMW_BF16_MOMENTS);
         if (i < 2)
             must(tdm_set_keys_apply(&pairs[i], 1, schedule, &pins, &err), &err);
