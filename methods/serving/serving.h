@@ -3,7 +3,7 @@
  * Serving: what an inference server holds on each GPU, and how many tokens of K and V it has room
  * for. It is vLLM's arithmetic: gpu_memory_utilization of the device, less weights, less the peak
  * of a profile run, less what is not torch's, is divided into blocks. Sources, of vLLM 0.6.6,
- * 0.8.4, 0.9.1 and 0.11.0: vllm/worker/worker.py and vllm/v1/worker/gpu_worker.py (what is left),
+ * 0.8.4, 0.9.1, 0.11.0 and 0.19.0: vllm/worker/worker.py and vllm/v1/worker/gpu_worker.py (what is left),
  * vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py (blocks, groups, windows).
  * docs/serving.md has a row for each formula.
  */
@@ -26,6 +26,7 @@ enum tdm_serving_version {
     TDM_VLLM_0_8,   /* V1: as 0.6.4 */
     TDM_VLLM_0_9_1, /* V1: as 0.6.5 */
     TDM_VLLM_0_11,  /* V1: the increase after NCCL was set up */
+    TDM_VLLM_0_17,  /* V1: top-p without a sort, a workspace of experts that stays */
     TDM_VLLM_0_21,  /* V1: the same, and CUDA graphs are within the budget */
 };
 
@@ -57,7 +58,8 @@ enum tdm_serving_weights {
     TDM_SERVED_AWQ,  /* 4 bits, a scale and a zero for each group */
     TDM_SERVED_GPTQ, /* 4 bits, a scale for each group */
     TDM_SERVED_NVFP4,
-    TDM_SERVED_NF4, /* bitsandbytes */
+    TDM_SERVED_NF4,   /* bitsandbytes */
+    TDM_SERVED_MXFP4, /* experts alone, as GPT-OSS is stored */
 };
 
 #define TDM_PREFIX_LEVELS 8u
@@ -87,6 +89,7 @@ struct tdm_serving {
     uint64_t prefill_ranks; /* which divide the tokens of a prompt, and of the cache */
     enum tdm_prefill_pass pass;
     enum tdm_serving_weights weights;
+    uint64_t other_weights_bytes;
     uint64_t weight_group;    /* elements that share a scale, of AWQ and GPTQ */
     bool eager;               /* no CUDA graphs */
     bool flashinfer;          /* samples by FlashInfer, not by sorting */
