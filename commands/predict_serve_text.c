@@ -94,10 +94,13 @@ static void print_points(const struct tdm_predict_answer *a, const struct tdm_se
 void tdm_serve_print(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                      const struct tdm_serve_report *report)
 {
+    const char *assumption = tdm_method_assumption(a->model, &a->settings);
     char answer[TDM_PREDICT_TEXT];
     verdict(r, report, answer);
     tdm_predict_print_head(r, a, answer);
     print_gpu(a, &report->serving);
     print_points(a, report);
+    if (assumption != NULL && !r->verbose)
+        printf("%-10s %s\n", "note", assumption);
     tdm_predict_print_assumed(r, a);
 }

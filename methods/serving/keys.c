@@ -35,8 +35,8 @@ static enum tdm_status read_version(const struct tdm_method_key *key, const char
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
     static const unsigned firsts[][3] = {
-        [TDM_VLLM_0_6_4] = {0, 6, 4},  [TDM_VLLM_0_6_5] = {0, 6, 5},   [TDM_VLLM_0_8] = {0, 8, 0},
-        [TDM_VLLM_0_9_1] = {0, 9, 1},  [TDM_VLLM_0_11] = {0, 11, 0},   [TDM_VLLM_0_17] = {0, 17, 0},
+        [TDM_VLLM_0_6_4] = {0, 6, 4}, [TDM_VLLM_0_6_5] = {0, 6, 5}, [TDM_VLLM_0_8] = {0, 8, 0},
+        [TDM_VLLM_0_9_1] = {0, 9, 1}, [TDM_VLLM_0_11] = {0, 11, 0}, [TDM_VLLM_0_17] = {0, 17, 0},
         [TDM_VLLM_0_21] = {0, 21, 0}};
     unsigned said[3] = {0};
     int found = sscanf(value + (value[0] == 'v'), "%u.%u.%u", &said[0], &said[1], &said[2]);
@@ -252,8 +252,8 @@ const struct tdm_method_key tdm_keys_serving[] = {
     {"context_parallel_pass", "kv|q", "kv", "what goes round in the prefill: K and V, or Q",
      tdm_key_read_choice, FIELD(pass), .needs = {&needs_prefill}},
     {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", "none",
-     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone", tdm_key_read_choice,
-     FIELD(weights)},
+     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
+     tdm_key_read_choice, FIELD(weights)},
     {"group_size", "N", "128", "weights that share a scale", tdm_key_read_count,
      FIELD(weight_group), .least = 1, .most = MOST_RANKS, .needs = {&needs_weight_groups}},
     {"other_weights", "SIZE", "0",
@@ -291,8 +291,8 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
                         " query heads, and divide or be a multiple of the %" PRIu32 " KV heads",
                         s->tensor_ranks, model->query_heads, model->kv_heads);
     if (s->weights == TDM_SERVED_MXFP4 && model->experts.count == 0) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set quantization=mxfp4: it is of experts, which %s has none of", model->name);
+        tdm_fail(err, TDM_USAGE, "--set quantization=mxfp4: it is of experts, which %s has none of",
+                 model->name);
         return tdm_hint(err, "--set quantization=nvfp4 quantizes all projections to 4 bits");
     }
     if (s->pipeline_ranks > model->layers)
@@ -373,8 +373,8 @@ static const char *assumption(const struct tdm_model *model,
     /* Gemma 3 without a tower has 26 layers or less. */
     if (strcmp(model->architecture, "Gemma3ForCausalLM") == 0 && model->layers > 26 &&
         settings->serving.other_weights_bytes == 0)
-        return "vLLM loads the vision tower of this model too, about 1.2 GiB that are not counted: "
-               "--set other_weights=1.2G";
+        return "vLLM loads the vision tower of this model too, about 0.8 GiB that are not counted: "
+               "--set other_weights=0.8G";
     if (model->latent.kv_rank > 0)
         return "latent keys and values as vLLM's sources have them; compared with one log, of "
                "DeepSeek V2 Lite";

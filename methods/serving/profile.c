@@ -17,7 +17,8 @@
  * sort int64 positions and the other half of CUB's double buffers, of logits and of positions. */
 #define SORT_BYTES (2 + 4 + 4 + 8 + 8 + 4 + 8)
 /* By FlashInfer: logits in bf16 and in fp32, masked logits, probabilities. As many by a kernel that
- * masks in place (since 0.17): probabilities, and the exponential noise that they are divided by. */
+ * masks in place (since 0.17): probabilities, and the exponential noise that they are divided by.
+ */
 #define UNSORTED_BYTES (2 + 4 + 4 + 4)
 
 /* Hidden states that live at the peak of an MLP: its input, the residual, its output; where ranks
@@ -28,10 +29,10 @@ static uint64_t hidden_bytes(const struct tdm_model *model, const struct tdm_ser
     return (serving->tensor_ranks > 1 ? 5 : 3) * BF16_BYTES * model->hidden;
 }
 
-/* For each token, what experts compute in: one workspace for all layers, which stays once it was made
- * (since 0.17). TritonExperts.workspace_shapes in model_executor/layers/fused_moe/fused_moe.py: of
- * each chosen expert the product or what comes back, and joint gate and up or what goes in. Experts
- * in MXFP4 have none. */
+/* For each token, what experts compute in: one workspace for all layers, which stays once it was
+ * made (since 0.17). TritonExperts.workspace_shapes in
+ * model_executor/layers/fused_moe/fused_moe.py: of each chosen expert the product or what comes
+ * back, and joint gate and up or what goes in. Experts in MXFP4 have none. */
 static uint64_t kept_expert_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
 {
     uint64_t width = model->experts.intermediate / serving->tensor_ranks;
@@ -163,7 +164,6 @@ void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving
                           passed_bytes(model, serving, tokens, context) +
                           prompt_bytes(model, serving, context) + gpu->cublas_workspace_bytes;
     if (stage + 1 == serving->pipeline_ranks)
-        rank->sampler_bytes =
-            sampler_bytes(model, serving, gpu, tdm_least(answer->sequences, answer->batched_tokens),
-                          tokens);
+        rank->sampler_bytes = sampler_bytes(
+            model, serving, gpu, tdm_least(answer->sequences, answer->batched_tokens), tokens);
 }

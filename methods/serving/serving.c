@@ -20,8 +20,9 @@
 #define PCIE_RANKS_BYTES (205 * MIB)
 #define NVLINK_RANKS_BYTES (1137 * MIB)
 
-/* By 47 logs of 0.19 on H100s: 0.25 GiB on one, 2.07 to 2.21 GiB on each of two or four over NVLink;
- * on the last of two or four stages of a pipeline 0.2. Two logs of 0.11: 0.54 GiB on each of two. */
+/* By 47 logs of 0.19 on H100s: 0.25 GiB on one, 2.07 to 2.21 GiB on each of two or four over
+ * NVLink; on the last of two or four stages of a pipeline 0.2. Two logs of 0.11: 0.54 GiB on each
+ * of two. */
 #define LATER_LARGE_CARD_BYTES (256 * MIB)
 #define LATER_NVLINK_RANKS_BYTES (1900 * MIB)
 #define NVLINK_RANKS_0_11_BYTES (400 * MIB)
@@ -73,21 +74,19 @@ static uint64_t non_torch_bytes(const struct tdm_machine *machine,
     bool large = machine->topology.places[TDM_DEVICE].capacity_bytes >= 70 * GIB;
     bool whole = serving->version == TDM_VLLM_0_6_4 || serving->version == TDM_VLLM_0_8;
     bool later = serving->version >= TDM_VLLM_0_17;
-    uint64_t bytes = !large  ? SMALL_CARD_BYTES
-                     : later ? LATER_LARGE_CARD_BYTES
-                             : LARGE_CARD_BYTES;
+    uint64_t bytes = !large ? SMALL_CARD_BYTES : later ? LATER_LARGE_CARD_BYTES : LARGE_CARD_BYTES;
     if (serving->non_torch_bytes != TDM_AUTO)
         return serving->non_torch_bytes;
     if (serving->tensor_ranks > 1)
-        bytes += later                                ? large ? LATER_NVLINK_RANKS_BYTES : PCIE_RANKS_BYTES
+        bytes += later ? large ? LATER_NVLINK_RANKS_BYTES : PCIE_RANKS_BYTES
                  : serving->version >= TDM_VLLM_0_11 ? large ? NVLINK_RANKS_0_11_BYTES : 0
-                 : large                              ? NVLINK_RANKS_BYTES
-                                                      : PCIE_RANKS_BYTES;
+                 : large                             ? NVLINK_RANKS_BYTES
+                                                     : PCIE_RANKS_BYTES;
     return bytes + (whole ? machine->topology.places[TDM_DEVICE].runtime_bytes : 0);
 }
 
-/* Sizes for which a graph is captured, up to `most`: 1, 2, 4, and every eighth; since 0.17 every 16th
- * beyond 256. */
+/* Sizes for which a graph is captured, up to `most`: 1, 2, 4, and every eighth; since 0.17 every
+ * 16th beyond 256. */
 static uint64_t graph_sizes(const struct tdm_serving *serving, uint64_t most)
 {
     if (serving->version < TDM_VLLM_0_17)
@@ -116,8 +115,8 @@ static struct tdm_serving_rank rank_of(const struct tdm_model *model,
     struct tdm_serving_rank rank = {.non_torch_bytes = non_torch_bytes(machine, serving)};
     struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
     tdm_serving_weights(model, serving, stage, &rank);
-    tdm_serving_profile(model, serving, answer, context, stage,
-                        tdm_machine_gpu_facts(machine), &rank);
+    tdm_serving_profile(model, serving, answer, context, stage, tdm_machine_gpu_facts(machine),
+                        &rank);
     uint64_t taken = tdm_size_add(rank.weights_bytes, rank.non_torch_bytes);
     taken = tdm_size_add(taken, tdm_most(rank.forward_bytes, rank.sampler_bytes));
     rank.graph_bytes = graph_bytes(serving, answer, layers.end - layers.first);

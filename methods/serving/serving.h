@@ -3,9 +3,9 @@
  * Serving: what an inference server holds on each GPU, and how many tokens of K and V it has room
  * for. It is vLLM's arithmetic: gpu_memory_utilization of the device, less weights, less the peak
  * of a profile run, less what is not torch's, is divided into blocks. Sources, of vLLM 0.6.6,
- * 0.8.4, 0.9.1, 0.11.0 and 0.19.0: vllm/worker/worker.py and vllm/v1/worker/gpu_worker.py (what is left),
- * vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py (blocks, groups, windows).
- * docs/serving.md has a row for each formula.
+ * 0.8.4, 0.9.1, 0.11.0 and 0.19.0: vllm/worker/worker.py and vllm/v1/worker/gpu_worker.py (what is
+ * left), vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py (blocks, groups,
+ * windows). docs/serving.md has a row for each formula.
  */
 #ifndef TDM_METHODS_SERVING_SERVING_H
 #define TDM_METHODS_SERVING_SERVING_H

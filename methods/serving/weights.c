@@ -103,8 +103,8 @@ static uint64_t outputs_of(const struct tdm_model *model, const struct tdm_tenso
     return elements / tensor->columns;
 }
 
-/* Experts in 4 bits with a scale of 8 bits for each 32. Kernels want the hidden size in multiples of
- * 256, and a rank's share of the width in multiples of 64, since 0.17 of 128
+/* Experts in 4 bits with a scale of 8 bits for each 32. Kernels want the hidden size in multiples
+ * of 256, and a rank's share of the width in multiples of 64, since 0.17 of 128
  * (layers/quantization/mxfp4.py). Biases are in bf16. */
 static uint64_t mxfp4_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
                             const struct tdm_tensor *tensor)
@@ -165,12 +165,21 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
     return bytes;
 }
 
+/* Where positions are scaled by a factor, the table has as many times the positions
+ * (LinearScalingRotaryEmbedding); one of layers with windows does not. */
+static uint64_t rope_bytes(const struct tdm_model *model)
+{
+    uint64_t table = model->max_context * model->rotary_dim * BF16_BYTES;
+    uint64_t factor = model->rope.kind == TDM_ROPE_LINEAR ? (uint64_t)model->rope.factor : 1;
+    return table * factor + ((model->parts & TDM_PART_TWO_ROPES) ? table : 0);
+}
+
 void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving *serving,
                          uint32_t stage, struct tdm_serving_rank *rank)
 {
     struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
     bool first = stage == 0, last = stage + 1 == serving->pipeline_ranks;
-    uint64_t bytes = 0, tables = (model->parts & TDM_PART_TWO_ROPES) ? 2 : 1;
+    uint64_t bytes = 0;
     for (uint32_t layer = layers.first; layer < layers.end; layer++)
         bytes += unit_bytes(model, serving, layer);
     /* A tied embedding is on both ends. */
@@ -178,7 +187,6 @@ void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving
         bytes += unit_bytes(model, serving, tdm_model_embedding_unit(model));
     if (last)
         bytes += unit_bytes(model, serving, tdm_model_head_unit(model));
-    rank->rope_bytes = tables * model->max_context * model->rotary_dim * BF16_BYTES;
-    rank->weights_bytes =
-        tdm_size_add(bytes + rank->rope_bytes, serving->other_weights_bytes);
+    rank->rope_bytes = rope_bytes(model);
+    rank->weights_bytes = tdm_size_add(bytes + rank->rope_bytes, serving->other_weights_bytes);
 }
