@@ -27,6 +27,11 @@ void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving
                          const struct tdm_serving_answer *answer, uint64_t context, uint32_t stage,
                          const struct tdm_gpu_facts *gpu, struct tdm_serving_rank *rank);
 
+/* tdm_serving_answer() of SGLang (sglang.c). */
+void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine *machine,
+                        const struct tdm_serving *serving, uint64_t context,
+                        struct tdm_serving_answer *answer);
+
 /* ---- cache.c ---- */
 
 /* Groups of layers whose blocks are counted alike. */

@@ -149,6 +149,10 @@ void tdm_serving_answer(const struct tdm_model *model, const struct tdm_machine 
                         const struct tdm_serving *serving, uint64_t context,
                         struct tdm_serving_answer *answer)
 {
+    if (serving->sglang) {
+        tdm_serving_sglang(model, machine, serving, context, answer);
+        return;
+    }
     *answer = (struct tdm_serving_answer){
         .budget_bytes = (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes *
                                    serving->utilization),

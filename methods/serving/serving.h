@@ -64,8 +64,11 @@ enum tdm_serving_weights {
 
 #define TDM_PREFIX_LEVELS 8u
 
-/* Settings, from the keys of methods/serving/keys.c. */
+/* Settings, from the keys of methods/serving/keys.c and, of SGLang, sglang.c. */
 struct tdm_serving {
+    bool sglang;                    /* SGLang's arithmetic (sglang.c), not vLLM's */
+    double static_share;            /* SGLang's mem_fraction_static; 0: by the card */
+    uint64_t total_tokens;          /* SGLang's max_total_tokens; 0: unset */
     enum tdm_serving_version version;
     double utilization;             /* of the device */
     uint64_t batched_tokens;        /* of a step; TDM_AUTO */
@@ -112,7 +115,9 @@ struct tdm_serving_rank {
 };
 
 struct tdm_serving_answer {
-    uint64_t budget_bytes; /* gpu_memory_utilization of the device */
+    uint64_t budget_bytes; /* gpu_memory_utilization of the device; of SGLang `share` of `free` */
+    uint64_t free_bytes;   /* of SGLang: before the weights were loaded */
+    double share;          /* of SGLang: mem_fraction_static */
     uint64_t batched_tokens, sequences;
     bool chunked;
     uint32_t stage; /* the pipeline stage that has room for the fewest blocks */
@@ -143,7 +148,11 @@ uint64_t tdm_serving_needed_bytes(const struct tdm_model *model, const struct td
 uint64_t tdm_serving_longest(const struct tdm_model *model, const struct tdm_machine *machine,
                              const struct tdm_serving *serving, uint64_t sequences, uint64_t most);
 
-/* vLLM as a method, with its keys, for --mode serve. It is not one of tdm_methods(). */
-extern const struct tdm_method tdm_serving_method;
+/* Servers as methods, with their keys, for --mode serve. They are not of tdm_methods(). */
+extern const struct tdm_method tdm_serving_method; /* vLLM */
+extern const struct tdm_method tdm_sglang_method;
+
+/* The server of a name, or NULL. */
+const struct tdm_method *tdm_serving_find(const char *name);
 
 #endif
