@@ -78,10 +78,10 @@ static enum tdm_status refuse(const struct tdm_predict_request *r,
     if (report->fits)
         return TDM_OK;
     if (rank->blocks == 0 && serving->kv_memory_bytes == 0) {
-        tdm_fail(
-            err, TDM_INFEASIBLE, "no room for the cache: weights%s take %s of %s",
-            serving->sglang ? "" : ", activations and what is not torch's",
-            tdm_format_bytes(taken, need), tdm_format_bytes(report->serving.budget_bytes, has));
+        tdm_fail(err, TDM_INFEASIBLE, "no room for the cache: weights%s take %s of %s",
+                 serving->sglang ? "" : ", activations and what is not torch's",
+                 tdm_format_bytes(taken, need),
+                 tdm_format_bytes(report->serving.budget_bytes, has));
         if (serving->sglang)
             return tdm_hint(err, "more GPUs (--set tp_size=N), quantization, or a higher "
                                  "mem_fraction_static");

@@ -66,9 +66,9 @@ enum tdm_serving_weights {
 
 /* Settings, from the keys of methods/serving/keys.c and, of SGLang, sglang.c. */
 struct tdm_serving {
-    bool sglang;                    /* SGLang's arithmetic (sglang.c), not vLLM's */
-    double static_share;            /* SGLang's mem_fraction_static; 0: by the card */
-    uint64_t total_tokens;          /* SGLang's max_total_tokens; 0: unset */
+    bool sglang;           /* SGLang's arithmetic (sglang.c), not vLLM's */
+    double static_share;   /* SGLang's mem_fraction_static; 0: by the card */
+    uint64_t total_tokens; /* SGLang's max_total_tokens; 0: unset */
     enum tdm_serving_version version;
     double utilization;             /* of the device */
     uint64_t batched_tokens;        /* of a step; TDM_AUTO */

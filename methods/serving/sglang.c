@@ -33,10 +33,11 @@ static enum tdm_status read_share(const struct tdm_method_key *key, const char *
     if (strcmp(value, "auto") == 0)
         share = 0;
     else if (end == value || *end != '\0' || !(share > 0 && share < 1))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a share; expected a number above 0, below 1, or "
-                        "auto",
-                        key->name, value);
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set %s: \"%.64s\" is not a share; expected a number above 0, below 1, or "
+            "auto",
+            key->name, value);
     settings->serving.static_share = share;
     return TDM_OK;
 }
@@ -111,9 +112,9 @@ static void settle(const struct tdm_machine *machine, const struct tdm_serving *
     while (mib >= cards[i].below_mib)
         i++;
     *chunk = serving->batched_tokens != TDM_AUTO ? serving->batched_tokens : cards[i].chunk;
-    *graph = serving->sequences != TDM_AUTO      ? serving->sequences
-             : serving->tensor_ranks >= 4 ? cards[i].graph_of_four
-                                          : cards[i].graph;
+    *graph = serving->sequences != TDM_AUTO ? serving->sequences
+             : serving->tensor_ranks >= 4   ? cards[i].graph_of_four
+                                            : cards[i].graph;
 }
 
 static double share_of(const struct tdm_machine *machine, const struct tdm_serving *serving,

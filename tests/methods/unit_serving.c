@@ -29,8 +29,9 @@ struct served {
     enum tdm_status status; /* of the check */
 };
 
-static void serve(const char *model, const char *machine, uint64_t context, uint64_t gpus,
-                  const char *const *pairs, size_t count, struct served *s)
+static void serve_by(const struct tdm_method *server, const char *model, const char *machine,
+                     uint64_t context, uint64_t gpus, const char *const *pairs, size_t count,
+                     struct served *s)
 {
     struct tdm_method_choices choices;
     *s = (struct served){.settings = {.torch = {.tokens = context, .batch = 1, .ranks = gpus}}};
@@ -38,12 +39,17 @@ static void serve(const char *model, const char *machine, uint64_t context, uint
     if (s->status == TDM_OK)
         s->status = tdm_machine_load(machine, &s->machine, &s->err);
     if (s->status == TDM_OK)
-        s->status =
-            tdm_method_apply(&tdm_serving_method, pairs, count, &s->settings, &choices, &s->err);
+        s->status = tdm_method_apply(server, pairs, count, &s->settings, &choices, &s->err);
     if (s->status == TDM_OK)
         s->status = tdm_method_check(s->model, &s->settings, &s->err);
     if (s->status == TDM_OK)
         tdm_serving_answer(s->model, s->machine, &s->settings.serving, context, &s->answer);
+}
+
+static void serve(const char *model, const char *machine, uint64_t context, uint64_t gpus,
+                  const char *const *pairs, size_t count, struct served *s)
+{
+    serve_by(&tdm_serving_method, model, machine, context, gpus, pairs, count, s);
 }
 
 static void end(struct served *s)
@@ -296,6 +302,64 @@ static void refusals_say_what_to_do(void **state)
     }
 }
 
+/* ---- SGLang ---- */
+
+/* "max_total_num_tokens" of published logs, with the memory that was free before the weights were
+ * loaded, as logged with two digits. */
+static void sglang_holds_what_it_logged(void **state)
+{
+    static const struct {
+        const char *source, *model, *share;
+        double free_gib, most_percent;
+        uint64_t tokens;
+    } logs[] = {
+        {"sglang PR 4760", "llama-3.1-8b", "mem_fraction_static=0.88", 78.59, 0.2, 442750},
+        {"MaxUhl98/Thesis, inference_server", "llama-3.1-8b", "mem_fraction_static=0.88", 22.39,
+         1.5, 38141},
+        {"jerryzsj/my-deepseek-r1, README", "qwen2.5-7b", "mem_fraction_static=0.88", 22.76, 1.6,
+         105531},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
+        struct served s;
+        serve_by(&tdm_sglang_method, logs[i].model, "h100", 8192, 1, &logs[i].share, 1, &s);
+        assert_int_equal(s.status, TDM_OK);
+        struct tdm_place_row *device = &s.machine->topology.places[TDM_DEVICE];
+        device->capacity_bytes = (uint64_t)(logs[i].free_gib * GIB) + device->runtime_bytes;
+        tdm_serving_answer(s.model, s.machine, &s.settings.serving, 8192, &s.answer);
+        double percent = 100 * ((double)s.answer.cache_tokens / (double)logs[i].tokens - 1);
+        print_message("  %-36s %12" PRIu64 " %12" PRIu64 " %7.3f%%\n", logs[i].source,
+                      s.answer.cache_tokens, logs[i].tokens, percent);
+        assert_true(fabs(percent) < logs[i].most_percent);
+        end(&s);
+    }
+}
+
+/* By hand: of an L40S SGLang leaves 512 + 1.5 x 4,096 + 2 x 32 + 1,024 / 8 MiB (PR 13023 logged a
+ * share of 0.851 of 46,068 MiB). Windows and latent keys: as without, and one head. */
+static void sglang_leaves_what_its_rule_says(void **state)
+{
+    const char *pairs[] = {"page_size=16", "max_total_tokens=4000", "tp_size=2"};
+    struct served s;
+    (void)state;
+    serve_by(&tdm_sglang_method, "llama-3.1-8b", "l40s", 8192, 1, NULL, 0, &s);
+    s.machine->topology.places[TDM_DEVICE].capacity_bytes = UINT64_C(46068) << 20;
+    tdm_serving_answer(s.model, s.machine, &s.settings.serving, 8192, &s.answer);
+    assert_true(fabs(s.answer.share - 0.851) < 1e-9);
+    assert_int_equal(s.answer.rank.block_bytes, 128 << 10);
+    end(&s);
+    serve_by(&tdm_sglang_method, "gemma-2-9b", "h100", 8192, 1, pairs, 3, &s);
+    assert_int_equal(s.status, TDM_OK);
+    assert_int_equal(s.answer.rank.block_bytes, 16 * 42 * 2 * 4 * 256 * 2);
+    assert_int_equal(s.answer.cache_tokens, 4000);
+    assert_int_equal(s.answer.held_sequences, 0);
+    end(&s);
+    serve_by(&tdm_sglang_method, "deepseek-v2-lite", "h100", 8192, 1, NULL, 0, &s);
+    assert_int_equal(s.status, TDM_OK);
+    assert_int_equal(s.answer.rank.block_bytes, 27 * 576 * 2);
+    end(&s);
+}
+
 /* ---- published logs ---- */
 
 enum column {
@@ -527,6 +591,8 @@ int main(void)
         cmocka_unit_test(graphs_are_in_the_budget_since_0_21),
         cmocka_unit_test(longest_context_is_held),
         cmocka_unit_test(refusals_say_what_to_do),
+        cmocka_unit_test(sglang_holds_what_it_logged),
+        cmocka_unit_test(sglang_leaves_what_its_rule_says),
         cmocka_unit_test(logs_are_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
