@@ -104,10 +104,15 @@ static bool head_gradient_dropped(struct trial *t)
     return false;
 }
 
+/* Not an exchange of heads in rows of ranks: if the last chunk of it has one token and is another
+ * row's, the rank's part is right without it. That is seen where the ranks are compared
+ * (unit_team_check). */
 static bool a_token_short(struct trial *t)
 {
+    const bool rows = t->r.program.schedule->exchange == TDM_EXCHANGE_HEADS_GATHER;
     for (EACH_ITEM(t, i))
-        if (op_at(t, i) != NULL && op_at(t, i)->tokens > 0) {
+        if (op_at(t, i) != NULL && op_at(t, i)->tokens > 0 &&
+            !(rows && is_op(t, i, TDM_OP_ALL_TO_ALL))) {
             op_at(t, i)->tokens--;
             return true;
         }
