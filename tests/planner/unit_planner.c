@@ -4,6 +4,7 @@
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
+#include "planner/ladder.h"
 #include "planner/memo.h"
 #include "planner/recipes.h"
 #include "commands/prediction.h"
@@ -695,6 +696,56 @@ static void test_update_place(void **state)
     assert_true(bound <= fmin(seconds[0], seconds[1]) * (1 + 1e-9));
 }
 
+/* ---- the ladder ---- */
+
+/* Plans a limit with a ladder; the plan fits, and takes what the search says. */
+static double plan_with_ladder(struct tdm_ladder *ladder, uint64_t memory_bytes)
+{
+    struct tdm_pins pins = {.effort = 2, .ladder = ladder};
+    struct tdm_search found = {0};
+    struct tdm_simulation simulation;
+    struct tdm_program *program;
+    struct tdm_error err;
+    struct tdm_schedule *schedule = new_schedule("byte-1m", 4096, memory_bytes, GIB);
+    if (!tdm_case_long()) { /* in less time */
+        pins.without = 1u << TDM_POLISH;
+        pins.chunk_tokens = 4096;
+        pins.has_update_place = pins.has_order = true;
+    }
+    must(tdm_candidates_search(schedule, &pins, &found, &err), &err);
+    assert_int_equal(schedule->memory_bytes, memory_bytes);
+    must(tdm_program_lower(schedule, &program, &err), &err);
+    must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
+    assert_float_equal(simulation.step_seconds, found.simulation.step_seconds,
+                       1e-9 * simulation.step_seconds);
+    assert_true(simulation.used_peak_bytes[TDM_DEVICE] <= memory_bytes);
+    assert_true(found.bound_seconds <= found.simulation.step_seconds);
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
+    return found.simulation.step_seconds;
+}
+
+/* With --effort 2 more memory is never slower, not by any share of a step. What a ladder remembers
+ * of other limits changes no plan. */
+static void test_ladder(void **state)
+{
+    (void)state;
+    const uint64_t mib = GIB >> 10, last = 588 * mib;
+    const uint64_t first = (tdm_case_long() ? 556 : 582) * mib;
+    const uint64_t step = (last - first) / (tdm_case_long() ? 60 : 3);
+    struct tdm_ladder *ladder = tdm_ladder_new();
+    double before = HUGE_VAL, seconds = 0;
+    assert_non_null(ladder);
+    for (uint64_t memory = first; memory <= last; memory += step) {
+        seconds = plan_with_ladder(ladder, memory);
+        assert_true(seconds <= before);
+        before = seconds;
+    }
+    if (tdm_case_long())
+        assert_true(fabs(plan_with_ladder(NULL, last) - seconds) <= 0);
+    tdm_ladder_free(ladder);
+}
+
 /* ---- --set ---- */
 
 static void test_set_keys_good(void **state)
@@ -886,6 +937,7 @@ int main(void)
         cmocka_unit_test(test_set_keys_good),
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
+        cmocka_unit_test(test_ladder),
         cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_prediction_json),
     };
