@@ -447,12 +447,6 @@ void tdm_zero3_free_gathers(struct tdm_deepspeed *d)
 
 /* ---- tiles that are not run ---- */
 
-static uint64_t mixed(uint64_t digest, uint64_t with)
-{
-    uint64_t x = (digest ^ with) * UINT64_C(0x9e3779b97f4a7c15);
-    return x ^ x >> 29;
-}
-
 /* All that decides what the next tile gathers, releases and reduces, but for the step of the trace:
  * the uses that are prefetched do not change from tile to tile. 0: partitions move between disk and
  * host memory, ahead of the trace. */
@@ -465,20 +459,18 @@ static uint64_t digest(void *context)
     trace->tile_end = trace->step;
     if (d->s.offload_param == TDM_OFFLOAD_NVME || d->s.offload_optimizer == TDM_OFFLOAD_NVME)
         return 0;
-    uint64_t sum = mixed(1, trace->next_use);
-    sum = mixed(sum, (uint64_t)trace->here);
-    sum = mixed(sum, trace->strays);
+    uint64_t sum = tdm_zero_mix(tdm_zero_digest(d), trace->next_use);
+    sum = tdm_zero_mix(sum, (uint64_t)trace->here);
+    sum = tdm_zero_mix(sum, trace->strays);
     for (uint32_t i = 0; i < trace->backward_count; i++)
-        sum = mixed(sum, trace->backward[i]);
-    sum = mixed(sum, d->waiting_count);
-    sum = mixed(sum, d->bucket_elements);
+        sum = tdm_zero_mix(sum, trace->backward[i]);
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         const struct zero_parameter *p = &d->parameters[i];
         uint64_t has = (uint64_t)(p->gather != NULL) | (uint64_t)(p->sent != NULL) << 1 |
                        (uint64_t)(p->second != NULL) << 2 | (uint64_t)(p->reduced != NULL) << 3;
-        sum = mixed(sum, (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 |
+        sum = tdm_zero_mix(sum, (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 |
                              (uint64_t)p->owner << 32);
-        sum = mixed(sum, (uint64_t)p->fetched_for);
+        sum = tdm_zero_mix(sum, (uint64_t)p->fetched_for);
     }
     return sum | 1;
 }

@@ -115,6 +115,16 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
                                            bool trained);
 bool tdm_zero_accumulates(const struct tdm_torch_model *t);
 
+/* Adds a number to a digest. */
+static inline uint64_t tdm_zero_mix(uint64_t digest, uint64_t with)
+{
+    uint64_t x = (digest ^ with) * UINT64_C(0x9e3779b97f4a7c15);
+    return x ^ x >> 29;
+}
+
+/* A digest of the gradients that are waiting to be reduced. */
+uint64_t tdm_zero_digest(const struct tdm_deepspeed *d);
+
 /* The number of the parameter of a leaf. */
 uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf);
 
