@@ -469,7 +469,7 @@ static uint64_t digest(void *context)
         uint64_t has = (uint64_t)(p->gather != NULL) | (uint64_t)(p->sent != NULL) << 1 |
                        (uint64_t)(p->second != NULL) << 2 | (uint64_t)(p->reduced != NULL) << 3;
         sum = tdm_zero_mix(sum, (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 |
-                             (uint64_t)p->owner << 32);
+                                    (uint64_t)p->owner << 32);
         sum = tdm_zero_mix(sum, (uint64_t)p->fetched_for);
     }
     return sum | 1;

@@ -235,6 +235,7 @@ struct tdm_eager {
     /* Products are a Function that saves both operands, as in DeepSpeed and BMTrain. */
     bool linear_function;
     bool partial_gradients;      /* later tiles will add to the gradients */
+    uint64_t skipped;            /* nodes and moments that were counted without a run */
     bool runs_all_tiles;         /* also those that do what the ones before them did */
     bool stopped;                /* a checkpointed function has recomputed all that was saved */
     bool in_backward;            /* autograd's thread runs */

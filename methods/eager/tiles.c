@@ -185,6 +185,7 @@ static uint64_t end_tile(struct tdm_eager *m, struct tiles *t, uint64_t i, uint6
         *uncounted += tdm_value_repeat(m, kept, tiles);
     m->sequence += tiles * now->nodes;
     m->moment += tiles * now->moments;
+    m->skipped += tiles * (now->nodes + now->moments);
     t->run = 0;
     t->digest = 0;
     return i + tiles;
