@@ -16,6 +16,9 @@ libtidemark_a_SOURCES += \
 	models/weights_write.c
 
 nobase_dist_pkgdata_DATA += \
+	models/configs/afm-4.5b.json \
+	models/configs/apertus-70b.json \
+	models/configs/apertus-8b.json \
 	models/configs/burst-14b.json \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
@@ -27,6 +30,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v3.json \
+	models/configs/ernie-4.5-0.3b.json \
 	models/configs/falcon-7b.json \
 	models/configs/falcon3-10b.json \
 	models/configs/falcon3-1b.json \
@@ -64,6 +68,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/llama-4-maverick.json \
 	models/configs/llama-4-scout.json \
 	models/configs/llama-65b.json \
+	models/configs/ministral-3-14b.json \
+	models/configs/ministral-3-3b.json \
+	models/configs/ministral-3-8b.json \
 	models/configs/ministral-8b.json \
 	models/configs/mistral-7b-v0.1.json \
 	models/configs/mistral-7b-v0.2.json \
@@ -109,6 +116,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json \
 	models/configs/qwen3-next-80b-a3b.json \
+	models/configs/seed-oss-36b.json \
 	models/configs/smollm2-1.7b.json \
 	models/configs/smollm2-135m.json \
 	models/configs/smollm2-360m.json \

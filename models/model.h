@@ -42,6 +42,8 @@ enum tdm_activation {
     TDM_ACTIVATION_GELU_TANH,
     TDM_ACTIVATION_GELU,     /* exact; of predictions alone, as is the next */
     TDM_ACTIVATION_GELU_NEW, /* by tanh, of single operations */
+    TDM_ACTIVATION_RELU2,    /* the square of relu */
+    TDM_ACTIVATION_XIELU,    /* with two trained numbers, of single operations: Apertus */
     TDM_ACTIVATIONS
 };
 
@@ -102,7 +104,11 @@ enum tdm_model_part {
     TDM_PART_SINKS = 1 << 20,       /* a sink for each head; half the angles; biases of q, k, v, o:
                                        GPT-OSS */
     TDM_PART_COMPLEX_ROPE = 1 << 21,    /* heads are rotated as complex numbers: Llama 4 */
+    TDM_PART_TURNED_NORM = 1 << 22,     /* heads are normed after they are rotated: Hunyuan */
+    TDM_PART_CAST_ROPE = 1 << 23,       /* heads become fp32 for each product of it: ERNIE */
+    TDM_PART_PLACE_SCALE = 1 << 24,     /* rotated q times a number of its place: Ministral 3 */
     TDM_PART_GATED_ATTENTION = 1 << 25, /* q is projected with a gate of the output: Qwen3-Next */
+    TDM_PART_DROPOUT = 1 << 26,         /* of scores and of what is added: Seed-OSS */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -161,6 +167,8 @@ enum tdm_role {
     TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden] */
     TDM_ROLE_DELTA_NORM,           /* [value dim] */
     TDM_ROLE_DELTA_OUT,            /* [hidden, values] */
+    TDM_ROLE_XIELU_POSITIVE,       /* [1] */
+    TDM_ROLE_XIELU_NEGATIVE,       /* [1] */
     TDM_ROLES
 };
 
@@ -272,7 +280,7 @@ struct tdm_model {
     bool whole_qk_norm;       /* q and k are normed over all heads at once */
     bool head_norms;     /* q and k are normed without weights where they are rotated: Llama 4 */
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
-    double dropout, attention_dropout; /* of a training's values and scores: GPT-2; 0: none */
+    double dropout, attention_dropout; /* of a training's values and scores; 0: none */
     bool two_norms; /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 

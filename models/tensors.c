@@ -99,6 +99,8 @@ static const struct {
     [TDM_ROLE_DELTA_BA] = {"linear_attn.in_proj_ba.weight", SIDE_DELTA_BA, SIDE_HIDDEN},
     [TDM_ROLE_DELTA_NORM] = {"linear_attn.norm.weight", SIDE_ONE, SIDE_DELTA_VALUE_DIM},
     [TDM_ROLE_DELTA_OUT] = {"linear_attn.out_proj.weight", SIDE_HIDDEN, SIDE_DELTA_VALUES},
+    [TDM_ROLE_XIELU_POSITIVE] = {"mlp.act_fn.alpha_p", SIDE_ONE, SIDE_ONE},
+    [TDM_ROLE_XIELU_NEGATIVE] = {"mlp.act_fn.alpha_n", SIDE_ONE, SIDE_ONE},
     [TDM_ROLE_POSITIONS] = {"transformer.wpe.weight", SIDE_POSITIONS, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
@@ -191,6 +193,8 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
                (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
                (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0);
+    if (role == TDM_ROLE_XIELU_POSITIVE || role == TDM_ROLE_XIELU_NEGATIVE)
+        return model->activation == TDM_ACTIVATION_XIELU;
     const bool delta = model->layer_kinds[unit].delta;
     if (role >= TDM_ROLE_DELTA_TIME && role <= TDM_ROLE_DELTA_OUT)
         return delta;
@@ -410,6 +414,9 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->delta.value_heads > 0, "gated DeltaNets"},
                  {model->parts & TDM_PART_GATED_ATTENTION, "gated attention"},
                  {model->parts & TDM_PART_COMPLEX_ROPE, "rotation of complex numbers"},
+                 {model->parts & (TDM_PART_TURNED_NORM | TDM_PART_CAST_ROPE | TDM_PART_PLACE_SCALE),
+                  "rotation of other kinds"},
+                 {model->dropout > 0, "dropout"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
     out[0] = '\0';
@@ -429,6 +436,18 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
                      uint32_t out_bytes)
 {
     const char *name = shapes[tensor->role].name;
+    if (model->parts & TDM_PART_TURNED_NORM) {
+        if (tensor->role == TDM_ROLE_Q_NORM)
+            name = "self_attn.query_layernorm.weight";
+        if (tensor->role == TDM_ROLE_K_NORM)
+            name = "self_attn.key_layernorm.weight";
+    }
+    if (model->activation == TDM_ACTIVATION_XIELU) {
+        if (tensor->role == TDM_ROLE_ATTENTION_NORM)
+            name = "attention_layernorm.weight";
+        if (tensor->role == TDM_ROLE_MLP_NORM)
+            name = "feedforward_layernorm.weight";
+    }
     if (model->parts & TDM_PART_GLM_NORMS) {
         if (tensor->role == TDM_ROLE_POST_ATTENTION_NORM)
             name = "post_self_attn_layernorm.weight";

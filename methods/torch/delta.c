@@ -150,24 +150,6 @@ static struct tdm_eager_value *delta_rule(struct tdm_eager *m, struct tdm_eager_
 
 /* ---- the layer ---- */
 
-/* softplus saves its input. */
-static void softplus_backward(struct tdm_eager *m, struct tdm_node *node,
-                              struct tdm_eager_value *const *grads,
-                              struct tdm_eager_value **results)
-{
-    struct tdm_eager_value *x = tdm_node_saved(m, node, 0);
-    results[0] = tdm_value_like(m, grads[0]);
-    tdm_drop(m, x);
-}
-
-static struct tdm_eager_value *softplus(struct tdm_eager *m, struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"SoftplusBackward0", false, softplus_backward};
-    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    tdm_node_save(m, node, x);
-    return tdm_node_finish(m, node, tdm_value_like(m, x));
-}
-
 /* exp saves its result, as tanh does. The minus is a node of its own. */
 static struct tdm_eager_value *minus_exp(struct tdm_eager *m, struct tdm_eager_value *x)
 {
@@ -183,7 +165,7 @@ static struct tdm_eager_value *decays(struct tdm_eager *m, const struct torch_la
     struct tdm_eager_value *rate = minus_exp(m, layer->delta[DELTA_DECAY]);
     struct tdm_eager_value *wide = tdm_cast(m, a, FP32);
     wide = tdm_replace(m, wide, tdm_add(m, wide, layer->delta[DELTA_TIME]));
-    struct tdm_eager_value *time = softplus(m, wide);
+    struct tdm_eager_value *time = tdm_softplus(m, wide);
     tdm_drop(m, wide);
     struct tdm_eager_value *y = tdm_mul(m, rate, time);
     tdm_drop(m, time);

@@ -255,7 +255,9 @@ static struct tdm_eager_value *plain_mlp(struct tdm_eager *m, const struct tdm_t
 {
     struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
     tdm_label(m, "mlp.act_fn");
-    up = tdm_replace(m, up, tdm_activate(m, t->config->activation, up));
+    up = tdm_replace(m, up,
+                     layer->xielu[0] != NULL ? tdm_xielu(m, up, layer->xielu)
+                                             : tdm_activate(m, t->config->activation, up));
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, up);
     tdm_drop(m, up);
     return tdm_torch_dropout(m, t, y);
@@ -270,7 +272,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     if (layer->weight[TDM_PROJECTION_GATE] == NULL)
         return plain_mlp(m, t, layer, x);
     if (fuses_mlp(t))
-        return liger_mlp(m, t, layer, x);
+        return tdm_torch_dropout(m, t, liger_mlp(m, t, layer, x));
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
@@ -284,7 +286,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     tdm_drop(m, up);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
     tdm_drop(m, product);
-    return y;
+    return tdm_torch_dropout(m, t, y);
 }
 
 static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, uint32_t number,

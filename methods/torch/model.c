@@ -70,6 +70,9 @@ static const struct {
     [TDM_PROJECTION_DOWN] = {TDM_ROLE_DOWN, TDM_ROLE_DOWN_BIAS},
 };
 
+_Static_assert((unsigned)TDM_MODULE_ROLES + TDM_ROLES <= (unsigned)TDM_MODULE_ADAPTED,
+               "every role has a module");
+
 /* The module that a tensor belongs to. */
 static uint32_t module_of(uint32_t unit, enum tdm_role role)
 {
@@ -215,6 +218,8 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
             layer->sinks = add_weight(t, number, TDM_ROLE_SINKS);
         }
     }
+    layer->xielu[0] = add_weight(t, number, TDM_ROLE_XIELU_POSITIVE);
+    layer->xielu[1] = add_weight(t, number, TDM_ROLE_XIELU_NEGATIVE);
     if (t->config->layer_kinds[number].experts)
         add_experts(t, number);
     layer->attention_norm = add_weight(t, number, TDM_ROLE_ATTENTION_NORM);

@@ -33,6 +33,7 @@ struct torch_layer {
     struct tdm_eager_value *shared_gate, *shared_up, *shared_down;                  /* or NULL */
     struct tdm_eager_value *sinks;                                                  /* or NULL */
     struct tdm_eager_value *shared_expert_gate;                                     /* or NULL */
+    struct tdm_eager_value *xielu[2];             /* xIELU's numbers, or NULL */
     struct tdm_eager_value *delta[DELTA_WEIGHTS]; /* or NULL: the layer has attention */
 };
 

@@ -71,6 +71,9 @@ static const struct {
     const char *name;
     uint64_t parameters;
 } shipped[] = {
+    {"afm-4.5b", UINT64_C(4619184640)},
+    {"apertus-70b", UINT64_C(70599864480)},
+    {"apertus-8b", UINT64_C(8053338176)},
     {"burst-14b", UINT64_C(13916984320)},
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
@@ -82,6 +85,7 @@ static const struct {
     {"deepseek-v2", UINT64_C(235741434880)},
     {"deepseek-v2-lite", UINT64_C(15706484224)},
     {"deepseek-v3", UINT64_C(671026404352)},
+    {"ernie-4.5-0.3b", UINT64_C(360748032)},
     {"falcon-7b", UINT64_C(6921720704)},
     {"falcon3-10b", UINT64_C(10305653760)},
     {"falcon3-1b", UINT64_C(1669408768)},
@@ -119,6 +123,9 @@ static const struct {
     {"llama-4-maverick", UINT64_C(400711848960)},
     {"llama-4-scout", UINT64_C(107769861120)},
     {"llama-65b", UINT64_C(65285660672)},
+    {"ministral-3-14b", UINT64_C(13506073600)},
+    {"ministral-3-3b", UINT64_C(3429006336)},
+    {"ministral-3-8b", UINT64_C(8489553920)},
     {"ministral-8b", UINT64_C(8019808256)},
     {"mistral-7b-v0.1", UINT64_C(7241732096)},
     {"mistral-7b-v0.2", UINT64_C(7241732096)},
@@ -164,6 +171,7 @@ static const struct {
     {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
     {"qwen3-next-80b-a3b", UINT64_C(79674391296)},
+    {"seed-oss-36b", UINT64_C(36151104512)},
     {"smollm2-1.7b", UINT64_C(1711376384)},
     {"smollm2-135m", UINT64_C(134515008)},
     {"smollm2-360m", UINT64_C(361821120)},
