@@ -65,7 +65,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/inputs.c \
 	methods/torch/keys.c \
 	methods/torch/layer.c \
-	methods/torch/losses.c \
+	methods/torch/losses.c methods/torch/mamba.c \
 	methods/torch/model.c methods/torch/model.h \
 	methods/torch/optimizer.c \
 	methods/torch/optimizer_single.c \

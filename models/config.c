@@ -44,6 +44,7 @@ enum windows {
 #define PART_USE_QKV_BIAS OWN_PART(15)    /* use_qkv_bias is of q, k and v */
 #define PART_VISION OWN_PART(16)          /* it has a vision tower that is known */
 #define PART_XIELU OWN_PART(17)           /* its activation, if nothing is said */
+#define PART_LFM2 OWN_PART(18)            /* names of its fields are its own */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -88,6 +89,8 @@ static const struct architecture architectures[] = {
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_JOINT_QKV |
          PART_TIED | PART_FALCON,
      TDM_FAMILY_DENSE},
+    {"FalconH1ForCausalLM", "falcon_h1", 8192, 0, false, false, WINDOWS_NONE, TDM_PART_FALCON_H1,
+     TDM_FAMILY_DENSE},
     {"GPT2LMHeadModel", "gpt2", 1024, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_JOINT_QKV |
          TDM_PART_POSITIONS | PART_TIED | PART_GPT2,
@@ -114,8 +117,12 @@ static const struct architecture architectures[] = {
      TDM_PART_WIDE_NORMS | TDM_PART_SINKS | PART_EXPERTS, TDM_FAMILY_GPT_OSS},
     {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
      TDM_FAMILY_DENSE},
+    {"GraniteMoeHybridForCausalLM", "granitemoehybrid", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_MULTIPLIERS | TDM_PART_JOINT_GATE_UP | PART_EXPERTS, TDM_FAMILY_GRANITE_HYBRID},
     {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", 2048, 0, false, true, WINDOWS_NONE,
      TDM_PART_TURNED_NORM, TDM_FAMILY_DENSE},
+    {"Lfm2ForCausalLM", "lfm2", 128000, 0, false, true, WINDOWS_NONE, PART_TIED | PART_LFM2,
+     TDM_FAMILY_DENSE},
     {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, TDM_FAMILY_DENSE},
     {"Llama4ForCausalLM", "llama4_text", 4096 * 32, 128, false, false, WINDOWS_NONE,
      TDM_PART_COMPLEX_ROPE | PART_NO_ROPE | PART_EXPERTS, TDM_FAMILY_LLAMA4},
@@ -126,6 +133,8 @@ static const struct architecture architectures[] = {
     {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
     {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
      TDM_FAMILY_MIXTRAL},
+    {"NemotronHForCausalLM", "nemotron_h", 4096, 128, false, false, WINDOWS_NONE,
+     TDM_PART_PLAIN_MLP | TDM_PART_ONE_MIXER | TDM_PART_NO_ANGLES, TDM_FAMILY_DENSE},
     {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE,
@@ -163,6 +172,15 @@ static const struct architecture architectures[] = {
      PART_NO_ROPE | PART_TIED, TDM_FAMILY_DENSE},
 };
 
+static enum tdm_mixers mixers_of(const struct architecture *architecture)
+{
+    return architecture->family == TDM_FAMILY_GRANITE_HYBRID ? TDM_MIXERS_GRANITE
+           : (architecture->parts & TDM_PART_FALCON_H1) != 0 ? TDM_MIXERS_FALCON
+           : (architecture->parts & TDM_PART_ONE_MIXER) != 0 ? TDM_MIXERS_NEMOTRON
+           : (architecture->parts & PART_LFM2) != 0          ? TDM_MIXERS_SHORT
+                                                             : TDM_MIXERS_ATTENTION;
+}
+
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
 
 static const char *supported(char *out, size_t out_bytes)
@@ -186,8 +204,8 @@ static size_t common_start(const char *a, const char *b)
 
 #define SAME_FAMILY 3u /* letters that names of one family share at least: Phi, Glm, GPT */
 
-/* The known architecture that is nearest: whose name begins as this one does, else whose layers
- * have what the config's fields name. */
+/* The known architecture that is nearest: as a table says, else whose name begins as this one does,
+ * else whose layers have what the config's fields name. */
 static const char *nearest(const struct tdm_json_reader *reader, bool by_type, const char *value)
 {
     static const struct {
@@ -201,6 +219,21 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
                   {"rotary_pct", "GPTNeoXForCausalLM"},
                   {"layer_norm_eps", "StableLmForCausalLM"},
                   {"layer_norm_epsilon", "GPTNeoXForCausalLM"}};
+    /* Whose layers are mostly those of another family, under names that do not say so. */
+    static const struct {
+        const char *start, *name;
+    } known[] = {{"MiMo", "Qwen2ForCausalLM"},
+                 {"Afmoe", "Qwen3MoeForCausalLM"},
+                 {"Bailing", "DeepseekV3ForCausalLM"},
+                 {"MiniMaxM2", "Qwen3MoeForCausalLM"},
+                 {"MiniMax", "MixtralForCausalLM"},
+                 {"Bamba", "GraniteMoeHybridForCausalLM"},
+                 {"Mamba", "NemotronHForCausalLM"},
+                 {"Zamba", "NemotronHForCausalLM"},
+                 {"Jamba", "GraniteMoeHybridForCausalLM"}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (common_start(known[i].start, value) == strlen(known[i].start))
+            return known[i].name;
     const struct architecture *best = NULL;
     size_t longest = SAME_FAMILY - 1;
     for (size_t i = 0; i < ARCHITECTURES; i++) {
@@ -298,6 +331,8 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
         key = "hidden_activation";
     if ((parts & PART_GPT2) != 0)
         key = "activation_function";
+    if ((parts & TDM_PART_ONE_MIXER) != 0)
+        key = "mlp_hidden_act";
     bool layer_norms = parts & TDM_PART_LAYER_NORMS;
     const char *name =
         tdm_json_string_or(reader, key,
@@ -540,6 +575,8 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         read_attention_chunks(reader, model);
     else if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
         tdm_delta_read_layers(reader, model);
+    else if (mixers_of(architecture) != TDM_MIXERS_ATTENTION)
+        tdm_mixers_read_layers(reader, mixers_of(architecture), model);
     else if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
     for (uint32_t i = 0; i < model->layers; i++)
@@ -640,11 +677,29 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->scaled_queries =
             !json_is_false(tuning) && (!json_is_integer(tuning) || json_integer_value(tuning) != 0);
     }
+    if (mixers_of(architecture) == TDM_MIXERS_SHORT)
+        tdm_short_conv_read(reader, model);
+    else if (mixers_of(architecture) != TDM_MIXERS_ATTENTION)
+        tdm_mamba_read(reader, mixers_of(architecture), model);
+    if (mixers_of(architecture) == TDM_MIXERS_GRANITE &&
+        strcmp(tdm_json_string_or(reader, "position_embedding_type", "nope"), "rope") != 0)
+        model->parts |= TDM_PART_NO_ANGLES;
     tdm_experts_read(reader, architecture->family, model);
     if ((parts & PART_LATENT) != 0)
         tdm_latent_read(reader, model);
     if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
         tdm_delta_read(reader, model);
+}
+
+/* The field of the MLP's width. */
+static const char *width_key(struct tdm_json_reader *reader,
+                             const struct architecture *architecture)
+{
+    return architecture->family == TDM_FAMILY_LLAMA4           ? "intermediate_size_mlp"
+           : architecture->family == TDM_FAMILY_GRANITE_HYBRID ? "shared_intermediate_size"
+           : (architecture->parts & PART_LFM2) != 0 && tdm_json_has(reader, "block_ff_dim")
+               ? "block_ff_dim"
+               : "intermediate_size";
 }
 
 static enum tdm_status read_text_model(struct tdm_json_reader *reader,
@@ -660,10 +715,12 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
         gpt2 || falcon
             ? (uint32_t)tdm_json_count_or(reader, gpt2 ? "n_inner" : "ffn_hidden_size", 1,
                                           TDM_DIMENSION_LIMIT, UINT64_C(4) * model->hidden)
-            : dimension(reader, architecture->family == TDM_FAMILY_LLAMA4 ? "intermediate_size_mlp"
-                                                                          : "intermediate_size");
-    model->layers = (uint32_t)tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers", 1,
-                                             TDM_LAYER_LIMIT);
+            : dimension(reader, width_key(reader, architecture));
+    model->layers = (uint32_t)(mixers_of(architecture) == TDM_MIXERS_NEMOTRON
+                                   ? tdm_json_count_or(reader, "num_hidden_layers", 1,
+                                                       TDM_LAYER_LIMIT, tdm_mixers_count(reader))
+                                   : tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers",
+                                                    1, TDM_LAYER_LIMIT));
     model->vocabulary = dimension_or(reader, "vocab_size", leaves_out(architecture) ? 262208 : 0);
     read_heads(reader, architecture, model);
     model->max_context = tdm_json_count_or(reader, gpt2 ? "n_positions" : "max_position_embeddings",

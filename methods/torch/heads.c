@@ -294,6 +294,8 @@ struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_to
         project_together(m, t, layer, x, qkv);
     else
         project_qkv(m, t, layer, x, qkv, &gate);
+    if ((t->config->parts & TDM_PART_FALCON_H1) != 0)
+        qkv[1] = tdm_replace(m, qkv[1], tdm_mul_number(m, qkv[1]));
     if (complex)
         rotate_complex(m, t, number, qkv);
     else

@@ -208,6 +208,10 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
     struct torch_layer *layer = &t->layers[number];
     for (unsigned i = 0; i < DELTA_WEIGHTS; i++)
         layer->delta[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_DELTA_TIME + i));
+    for (unsigned i = 0; i < MAMBA_WEIGHTS; i++)
+        layer->mamba[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_MAMBA_TIME + i));
+    for (unsigned i = 0; i < SHORT_WEIGHTS; i++)
+        layer->short_conv[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_SHORT_KERNEL + i));
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
         layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
@@ -292,7 +296,8 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.logits != TDM_LOGITS_SCORE)
         t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
-    for (unsigned i = 0; i < 2 && t->position_weight == NULL; i++)
+    const bool rotates = (config->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) == 0;
+    for (unsigned i = 0; i < 2 && rotates; i++)
         t->frequencies[i] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
     if (t->settings.logits == TDM_LOGITS_SCORE)
         t->head = add_score(t, t->settings.lora_rank == 0);
