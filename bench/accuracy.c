@@ -126,8 +126,10 @@ int main(int argc, char **argv)
         snprintf(path, sizeof(path), "%s/tests/data/%s", sources, standard[i]);
         holds = check_file(path, machine) && holds;
     }
-    if (said == 0)
+    if (said == 0) {
         holds = check_published_runs(sources) && holds;
+        holds = compare_served(sources) && holds;
+    }
     tdm_machine_free(machine);
     return holds ? 0 : 1;
 }

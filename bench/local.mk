@@ -59,5 +59,6 @@ bench_predictions_LDADD = $(TIDEMARK_LIBS)
 # A test too: it fails where a bound is broken.
 plain_tests += bench/accuracy
 bench_accuracy_SOURCES = bench/accuracy.c bench/accuracy_components.c bench/accuracy_measured.c \
-	bench/accuracy_published.c bench/accuracy_runs.c bench/accuracy_runs.h bench/accuracy_table.h
+	bench/accuracy_published.c bench/accuracy_runs.c bench/accuracy_runs.h bench/accuracy_serving.c \
+	bench/accuracy_table.h
 bench_accuracy_LDADD = $(TIDEMARK_LIBS)

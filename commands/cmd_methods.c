@@ -54,9 +54,9 @@ static void print_method(const struct tdm_method *method)
 
 static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
 {
-    const struct tdm_method *method = &tdm_serving_method;
+    const struct tdm_method *method = tdm_serving_find(name);
     enum tdm_status status = TDM_OK;
-    if (strcmp(name, method->name) != 0)
+    if (method == NULL)
         status = tdm_method_find(name, &method, err);
     if (status != TDM_OK)
         return status;
@@ -84,9 +84,11 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
     }
     if (as_json) {
         tdm_json_add(&list, method_json(&tdm_serving_method));
+        tdm_json_add(&list, method_json(&tdm_sglang_method));
         return tdm_print_json(json_pack("{s:o}", "methods", list), err);
     }
     print_row(&tdm_serving_method);
+    print_row(&tdm_sglang_method);
     json_decref(list);
     return TDM_OK;
 }

@@ -50,23 +50,26 @@ static bool serves(const struct tdm_predict_request *r)
     return strcmp(r->mode, "serve") == 0;
 }
 
-/* Settles the method: each mode has its own. */
+/* Settles mode and method: each mode has its own methods. */
 static enum tdm_status check_mode(struct tdm_predict_request *r, struct tdm_error *err)
 {
-    const char *name = tdm_serving_method.name;
+    const struct tdm_method *server = r->method == NULL ? NULL : tdm_serving_find(r->method);
+    if (r->mode == NULL)
+        r->mode = server != NULL ? "serve" : "train";
     if (!serves(r) && strcmp(r->mode, "train") != 0)
         return tdm_fail(err, TDM_USAGE,
                         "predict: --mode: \"%.64s\" is not known; expected train "
                         "or serve",
                         r->mode);
-    if (serves(r) && r->method != NULL && strcmp(r->method, name) != 0)
+    if (serves(r) && r->method != NULL && server == NULL)
         return tdm_fail(err, TDM_USAGE,
-                        "predict: --mode serve knows the method %s alone; leave out --method",
-                        name);
-    if (!serves(r) && r->method != NULL && strcmp(r->method, name) == 0)
-        return tdm_fail(err, TDM_USAGE, "predict: the method %s serves; add --mode serve", name);
+                        "predict: --mode serve knows the methods vllm and sglang; leave out "
+                        "--method for vllm");
+    if (!serves(r) && server != NULL)
+        return tdm_fail(err, TDM_USAGE, "predict: the method %s serves; leave out --mode train",
+                        server->name);
     if (r->method == NULL)
-        r->method = serves(r) ? name : "torch";
+        r->method = serves(r) ? tdm_serving_method.name : "torch";
     return TDM_OK;
 }
 
@@ -184,8 +187,8 @@ static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_an
                             struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    a->method = &tdm_serving_method;
-    if (!serves(r))
+    a->method = tdm_serving_find(r->method);
+    if (a->method == NULL)
         status = tdm_method_find(r->method, &a->method, err);
     if (status == TDM_OK)
         status = say_nodes(r, a->method, err);
@@ -439,7 +442,7 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
     return status == TDM_OK ? judged : status;
 }
 
-static const struct tdm_predict_request defaults = {.mode = "train",
+static const struct tdm_predict_request defaults = {.mode = NULL,
                                                     .machine = "h200",
                                                     .margin = TDM_MARGIN,
                                                     .timeline = {.width = 1600, .height = 900}};
@@ -554,11 +557,13 @@ static const struct tdm_option options[] = {
      .word = "train|serve",
      .type = TDM_OPTION_TEXT,
      .place = PLACE(mode),
-     .help = "a training step, or what an inference server holds: vLLM; train by default",
+     .help = "a training step, or what an inference server holds: vLLM or SGLang (--method); train "
+             "by default",
      .details =
          "Of serve the context is max_model_len and the batch the sequences of that length "
          "that the cache shall hold. The answer is how many it holds, the tokens of the cache, "
-         "and the longest context. tidemark methods vllm lists the settings."},
+         "and the longest context. tidemark methods vllm and tidemark "
+         "methods sglang list the settings."},
     {.as = &tdm_option_batch,
      .place = PLACE(batch),
      .high = MOST_BATCH,

@@ -73,14 +73,18 @@ static enum tdm_status refuse(const struct tdm_predict_request *r,
     const struct tdm_serving *serving = &a->settings.serving;
     char has[TDM_FORMAT_SIZE], need[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
     uint64_t activations = tdm_most(rank->forward_bytes, rank->sampler_bytes);
-    uint64_t taken = rank->weights_bytes + activations + rank->non_torch_bytes;
+    uint64_t taken =
+        rank->weights_bytes + rank->non_torch_bytes + (serving->sglang ? 0 : activations);
     if (report->fits)
         return TDM_OK;
     if (rank->blocks == 0 && serving->kv_memory_bytes == 0) {
-        tdm_fail(
-            err, TDM_INFEASIBLE,
-            "no room for the cache: weights, activations and what is not torch's take %s of %s",
-            tdm_format_bytes(taken, need), tdm_format_bytes(report->serving.budget_bytes, has));
+        tdm_fail(err, TDM_INFEASIBLE, "no room for the cache: weights%s take %s of %s",
+                 serving->sglang ? "" : ", activations and what is not torch's",
+                 tdm_format_bytes(taken, need),
+                 tdm_format_bytes(report->serving.budget_bytes, has));
+        if (serving->sglang)
+            return tdm_hint(err, "more GPUs (--set tp_size=N), quantization, or a higher "
+                                 "mem_fraction_static");
         return tdm_hint(err, "more GPUs (--set tensor_parallel_size=N), quantization, a lower "
                              "max_num_seqs or max_num_batched_tokens, or a higher "
                              "gpu_memory_utilization");
@@ -94,7 +98,8 @@ static enum tdm_status refuse(const struct tdm_predict_request *r,
     char shorter[48] = "";
     if (report->longest_tokens > 0)
         snprintf(shorter, sizeof(shorter), "--context %" PRIu64 ", ", report->longest_tokens);
-    return tdm_hint(err, "%sa smaller --batch, more GPUs (--set tensor_parallel_size=N)%s", shorter,
+    return tdm_hint(err, "%sa smaller --batch, more GPUs (--set %s=N)%s", shorter,
+                    serving->sglang ? "tp_size" : "tensor_parallel_size",
                     serving->kv_dtype == TDM_KV_AUTO ? ", or kv_cache_dtype=fp8" : "");
 }
 
@@ -178,7 +183,8 @@ static enum tdm_status draw(const struct tdm_predict_request *r, const struct td
             dots[d][i] = (struct tdm_serving_dot){.context = report->points[i].context,
                                                   .sequences = report->points[i].sequences[d]};
     }
-    snprintf(plot.title, sizeof(plot.title), "%s served by vLLM", a->model->name);
+    snprintf(plot.title, sizeof(plot.title), "%s served by %s", a->model->name,
+             a->settings.serving.sglang ? "SGLang" : "vLLM");
     snprintf(plot.subtitle, sizeof(plot.subtitle), "%s; %s for the cache of a GPU, predicted",
              a->machine->title, tdm_format_bytes(report->serving.rank.cache_bytes, text));
     return tdm_serving_plot_draw(&plot, &r->timeline, err);

@@ -78,6 +78,26 @@ static void print_gpu(const struct tdm_predict_answer *a, const struct tdm_servi
     putchar('\n');
 }
 
+static void print_sglang_gpu(const struct tdm_predict_answer *a, const struct tdm_serving_answer *s)
+{
+    const struct tdm_serving_rank *rank = &s->rank;
+    char text[TDM_FORMAT_SIZE], digits[2][TDM_DIGITS_SIZE];
+    printf("%-24s %12s\n", "of a GPU", "bytes");
+    print_bytes("  budget", s->budget_bytes, "%g of %s that are free before weights are loaded",
+                s->share, tdm_format_bytes(s->free_bytes, text));
+    print_bytes("    weights", rank->weights_bytes, "with %s of RoPE's table",
+                tdm_format_bytes(rank->rope_bytes, text));
+    print_bytes("    loaded beside them", rank->non_torch_bytes, NULL);
+    print_bytes("    K and V", rank->cache_bytes, "%s pages of %" PRIu64 " tokens, %s each",
+                tdm_format_digits(rank->blocks, digits[0]), a->settings.serving.block_tokens,
+                tdm_format_bytes(rank->block_bytes, text));
+    print_bytes("  rest", s->free_bytes - s->budget_bytes,
+                "for graphs, and activations: %s of %s tokens in a layer",
+                tdm_format_bytes(rank->forward_bytes, text),
+                tdm_format_digits(s->batched_tokens, digits[1]));
+    putchar('\n');
+}
+
 static void print_points(const struct tdm_predict_answer *a, const struct tdm_serve_report *report)
 {
     char text[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
@@ -94,10 +114,16 @@ static void print_points(const struct tdm_predict_answer *a, const struct tdm_se
 void tdm_serve_print(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                      const struct tdm_serve_report *report)
 {
+    const char *assumption = tdm_method_assumption(a->model, &a->settings);
     char answer[TDM_PREDICT_TEXT];
     verdict(r, report, answer);
     tdm_predict_print_head(r, a, answer);
-    print_gpu(a, &report->serving);
+    if (a->settings.serving.sglang)
+        print_sglang_gpu(a, &report->serving);
+    else
+        print_gpu(a, &report->serving);
     print_points(a, report);
+    if (assumption != NULL && !r->verbose)
+        printf("%-10s %s\n", "note", assumption);
     tdm_predict_print_assumed(r, a);
 }

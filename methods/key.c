@@ -133,7 +133,8 @@ bool tdm_key_is_main(const struct tdm_method_key *key)
                                         "use_checkpoint",
                                         "spzero",
                                         "offload",
-                                        "objective"};
+                                        "objective",
+                                        "version"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(key->name, names[i]) == 0)
             return true;

@@ -40,6 +40,14 @@ static const struct alias {
     {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
+    /* vLLM */
+    {"quantization", "gptq_marlin", "quantization", "gptq"},
+    {"quantization", "awq_marlin", "quantization", "awq"},
+    {"quantization", "modelopt_fp4", "quantization", "nvfp4"},
+    {"quantization", "modelopt", "quantization", "fp8"},
+    {"kv_cache_dtype", "fp8_e4m3", "kv_cache_dtype", "fp8"},
+    {"kv_cache_dtype", "fp8_e5m2", "kv_cache_dtype", "fp8"},
+    {"kv_cache_dtype", "bfloat16", "kv_cache_dtype", "auto"},
     /* TRL's ModelConfig and SFTConfig, and Axolotl */
     {"dtype", "float32", "weights_dtype", "fp32"},
     {"dtype", "bfloat16", "weights_dtype", "bf16"},

@@ -230,7 +230,11 @@ tests_schedule_unit_schedule_optimizer_SOURCES = tests/schedule/unit_schedule_op
 cmocka_tests += tests/executor/unit_values
 tests_executor_unit_values_SOURCES = tests/executor/unit_values.c $(random_schedule)
 tests_schedule_validator_mutations_SOURCES = tests/schedule/validator_mutations.c \
-	$(random_schedule) $(recording)
+	tests/schedule/faults/copies.c tests/schedule/faults/heads.c tests/schedule/faults/host.c \
+	tests/schedule/faults/lists.c tests/schedule/faults/memory.c tests/schedule/faults/ops.c \
+	tests/schedule/faults/queries.c tests/schedule/faults/ranges.c tests/schedule/faults/rings.c \
+	tests/schedule/faults/team.c tests/schedule/faults/team_state.c tests/schedule/faults/trial.c \
+	tests/schedule/faults/trial.h $(random_schedule) $(recording)
 
 # One backend against another, op by op.
 lockstep = tests/support/lockstep.c tests/support/lockstep.h tests/support/lockstep_slack.c \

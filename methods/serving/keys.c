@@ -29,6 +29,36 @@ static enum tdm_status read_utilization(const struct tdm_method_key *key, const 
     return TDM_OK;
 }
 
+/* The version that users have, "0.10.1" or "v0.19.0rc1", counts as the last of the list that is not
+ * after it. */
+static enum tdm_status read_version(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const unsigned firsts[][3] = {
+        [TDM_VLLM_0_6_4] = {0, 6, 4}, [TDM_VLLM_0_6_5] = {0, 6, 5}, [TDM_VLLM_0_8] = {0, 8, 0},
+        [TDM_VLLM_0_9_1] = {0, 9, 1}, [TDM_VLLM_0_11] = {0, 11, 0}, [TDM_VLLM_0_17] = {0, 17, 0},
+        [TDM_VLLM_0_21] = {0, 21, 0}};
+    unsigned said[3] = {0};
+    int found = sscanf(value + (value[0] == 'v'), "%u.%u.%u", &said[0], &said[1], &said[2]);
+    size_t count = sizeof(firsts) / sizeof(firsts[0]), version = count;
+    for (size_t i = 0; found >= 2 && i < count; i++) {
+        unsigned part = 0;
+        while (part < 2 && said[part] == firsts[i][part])
+            part++;
+        if (said[part] >= firsts[i][part])
+            version = i;
+    }
+    if (found < 2)
+        return tdm_key_bad_value(key, value, err);
+    if (version == count) {
+        tdm_fail(err, TDM_USAGE, "--set %s=%.32s: versions before 0.6.4 are not modelled",
+                 key->name, value);
+        return tdm_hint(err, "--set version=0.6.4 is the nearest");
+    }
+    settings->serving.version = (enum tdm_serving_version)version;
+    return TDM_OK;
+}
+
 static enum tdm_status read_auto_tokens(const struct tdm_method_key *key, const char *value,
                                         struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -166,9 +196,10 @@ static const struct tdm_key_need needs_weight_groups = {"without quantization=aw
                                                         has_weight_groups};
 
 const struct tdm_method_key tdm_keys_serving[] = {
-    {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.21", "0.11",
-     "the first vLLM that counts like yours: what is not torch's, graphs, defaults, windows",
-     tdm_key_read_choice, FIELD(version)},
+    {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.17|0.21", "0.21",
+     "of vLLM; any is taken, and counts as the last of these that is not after it: what is not "
+     "torch's, graphs, the sampler, defaults, windows",
+     .read = read_version},
     {"gpu_memory_utilization", "0.9", "0.9", "share of the device that vLLM may take",
      .read = read_utilization},
     {"kv_cache_memory_bytes", "SIZE", NULL, "bytes of the cache, in place of that share", read_size,
@@ -220,11 +251,14 @@ const struct tdm_method_key tdm_keys_serving[] = {
      FIELD(prefill_ranks), .least = 1, .most = MOST_RANKS},
     {"context_parallel_pass", "kv|q", "kv", "what goes round in the prefill: K and V, or Q",
      tdm_key_read_choice, FIELD(pass), .needs = {&needs_prefill}},
-    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes", "none",
-     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits", tdm_key_read_choice,
-     FIELD(weights)},
+    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", "none",
+     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
+     tdm_key_read_choice, FIELD(weights)},
     {"group_size", "N", "128", "weights that share a scale", tdm_key_read_count,
      FIELD(weight_group), .least = 1, .most = MOST_RANKS, .needs = {&needs_weight_groups}},
+    {"other_weights", "SIZE", "0",
+     "weights that are loaded beside the language model, as those of a vision tower", read_size,
+     FIELD(other_weights_bytes)},
     {"enforce_eager", "no|yes", "no", "yes: no CUDA graphs", tdm_key_read_switch, FIELD(eager)},
     {"sampler", "native|flashinfer", "native", "native: top-p by sorting all logits",
      tdm_key_read_switch, FIELD(flashinfer)},
@@ -256,6 +290,11 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
                         "--set tensor_parallel_size=%" PRIu64 ": it must divide the %" PRIu32
                         " query heads, and divide or be a multiple of the %" PRIu32 " KV heads",
                         s->tensor_ranks, model->query_heads, model->kv_heads);
+    if (s->weights == TDM_SERVED_MXFP4 && model->experts.count == 0) {
+        tdm_fail(err, TDM_USAGE, "--set quantization=mxfp4: it is of experts, which %s has none of",
+                 model->name);
+        return tdm_hint(err, "--set quantization=nvfp4 quantizes all projections to 4 bits");
+    }
     if (s->pipeline_ranks > model->layers)
         return tdm_fail(err, TDM_USAGE,
                         "--set pipeline_parallel_size=%" PRIu64 ": the model has %" PRIu32
@@ -331,12 +370,15 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
 static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
-    (void)settings;
+    /* Gemma 3 without a tower has 26 layers or less. */
+    if (strcmp(model->architecture, "Gemma3ForCausalLM") == 0 && model->layers > 26 &&
+        settings->serving.other_weights_bytes == 0)
+        return "vLLM loads the vision tower of this model too, about 0.8 GiB that are not counted: "
+               "--set other_weights=0.8G";
     if (model->latent.kv_rank > 0)
-        return "latent keys and values as vLLM's sources have them; compared with no log";
-    return model->experts.shared > 0
-               ? "shared experts as vLLM's sources have them; compared with no log"
-               : NULL;
+        return "latent keys and values as vLLM's sources have them; compared with one log, of "
+               "DeepSeek V2 Lite";
+    return NULL;
 }
 
 static const struct tdm_method_key *const serving_keys[] = {tdm_keys_serving, NULL};

@@ -3,6 +3,7 @@
 #ifndef TDM_METHODS_SERVING_PARTS_H
 #define TDM_METHODS_SERVING_PARTS_H
 
+#include "methods/eager/eager.h"
 #include "methods/serving/serving.h"
 
 /* The layers of a pipeline stage: first, and one past the last. */
@@ -24,7 +25,12 @@ void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving
 /* Fills forward_bytes and sampler_bytes: the profile run of a stage (profile.c). */
 void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving *serving,
                          const struct tdm_serving_answer *answer, uint64_t context, uint32_t stage,
-                         uint64_t workspace_bytes, struct tdm_serving_rank *rank);
+                         const struct tdm_gpu_facts *gpu, struct tdm_serving_rank *rank);
+
+/* tdm_serving_answer() of SGLang (sglang.c). */
+void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine *machine,
+                        const struct tdm_serving *serving, uint64_t context,
+                        struct tdm_serving_answer *answer);
 
 /* ---- cache.c ---- */
 

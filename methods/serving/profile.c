@@ -16,8 +16,10 @@
  * (_apply_top_k_top_p): logits in bf16 and in fp32; sorted logits and int64 indices; and inside the
  * sort int64 positions and the other half of CUB's double buffers, of logits and of positions. */
 #define SORT_BYTES (2 + 4 + 4 + 8 + 8 + 4 + 8)
-/* By FlashInfer: logits in bf16 and in fp32, masked logits, probabilities. */
-#define FLASHINFER_BYTES (2 + 4 + 4 + 4)
+/* By FlashInfer: logits in bf16 and in fp32, masked logits, probabilities. As many by a kernel that
+ * masks in place (since 0.17): probabilities, and the exponential noise that they are divided by.
+ */
+#define UNSORTED_BYTES (2 + 4 + 4 + 4)
 
 /* Hidden states that live at the peak of an MLP: its input, the residual, its output; where ranks
  * add their outputs, the sum too, and the sum of the attention, which NCCL's wrapper holds on to.
@@ -25,6 +27,20 @@
 static uint64_t hidden_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
 {
     return (serving->tensor_ranks > 1 ? 5 : 3) * BF16_BYTES * model->hidden;
+}
+
+/* For each token, what experts compute in: one workspace for all layers, which stays once it was
+ * made (since 0.17). TritonExperts.workspace_shapes in
+ * model_executor/layers/fused_moe/fused_moe.py: of each chosen expert the product or what comes
+ * back, and joint gate and up or what goes in. Experts in MXFP4 have none. */
+static uint64_t kept_expert_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    uint64_t width = model->experts.intermediate / serving->tensor_ranks;
+    if (serving->version < TDM_VLLM_0_17 || model->experts.count == 0 ||
+        serving->weights == TDM_SERVED_MXFP4)
+        return 0;
+    return model->experts.per_token * BF16_BYTES *
+           (tdm_most(width, model->hidden) + tdm_most(2 * width, model->hidden));
 }
 
 /* Joint gate and up, and their product; without a gate, up and its activation. Of a mixture: those
@@ -36,6 +52,9 @@ static uint64_t mlp_bytes(const struct tdm_model *model, const struct tdm_servin
         return (model->parts & TDM_PART_PLAIN_MLP ? 2 : 3) * BF16_BYTES * model->intermediate /
                serving->tensor_ranks;
     uint64_t width = model->experts.intermediate / serving->tensor_ranks;
+    uint64_t kept = kept_expert_bytes(model, serving);
+    if (kept > 0)
+        return kept + BF16_BYTES * model->hidden;
     /* Shared experts run first, and their output waits for that of the others. */
     uint64_t shared = model->experts.shared > 0 ? BF16_BYTES * model->hidden : 0;
     return shared +
@@ -103,9 +122,33 @@ static uint64_t prompt_bytes(const struct tdm_model *model, const struct tdm_ser
            tdm_serving_kv_heads(model, serving) * model->head_dim;
 }
 
+/* Rows of logits that the kernel without a sort works on, one for each program, in a buffer that
+ * stays (v1/sample/ops/topk_topp_triton.py). */
+static uint64_t program_rows(const struct tdm_gpu_facts *gpu, uint64_t sequences)
+{
+    uint64_t programs = tdm_least(gpu->multiprocessors, sequences), rows = 1;
+    while (rows < programs)
+        rows *= 2;
+    return tdm_least(rows, gpu->multiprocessors);
+}
+
+static uint64_t sampler_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                              const struct tdm_gpu_facts *gpu, uint64_t sequences, uint64_t tokens)
+{
+    bool unsorted = serving->version >= TDM_VLLM_0_17 || serving->flashinfer;
+    uint64_t logit_bytes = unsorted ? UNSORTED_BYTES : SORT_BYTES;
+    uint64_t bytes = sequences * model->vocabulary * logit_bytes;
+    if (unsorted && !serving->flashinfer)
+        bytes += program_rows(gpu, sequences) * model->vocabulary * sizeof(float);
+    if (serving->version >= TDM_VLLM_0_8) /* hidden states of the last tokens, gathered */
+        bytes += sequences * BF16_BYTES * model->hidden;
+    return bytes + tokens * (BF16_BYTES * model->hidden + kept_expert_bytes(model, serving)) +
+           gpu->cublas_workspace_bytes;
+}
+
 void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving *serving,
                          const struct tdm_serving_answer *answer, uint64_t context, uint32_t stage,
-                         uint64_t workspace_bytes, struct tdm_serving_rank *rank)
+                         const struct tdm_gpu_facts *gpu, struct tdm_serving_rank *rank)
 {
     struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
     uint64_t tokens = tdm_size_ceil_div(answer->batched_tokens, serving->prefill_ranks);
@@ -119,10 +162,8 @@ void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving
         tdm_most(tokens * widest, tokens * attention_bytes(model, serving) + back);
     rank->forward_bytes = layer_bytes + tokens * (hidden_bytes(model, serving) + received) +
                           passed_bytes(model, serving, tokens, context) +
-                          prompt_bytes(model, serving, context) + workspace_bytes;
+                          prompt_bytes(model, serving, context) + gpu->cublas_workspace_bytes;
     if (stage + 1 == serving->pipeline_ranks)
-        rank->sampler_bytes = tdm_least(answer->sequences, answer->batched_tokens) *
-                                  model->vocabulary *
-                                  (serving->flashinfer ? FLASHINFER_BYTES : SORT_BYTES) +
-                              tokens * BF16_BYTES * model->hidden + workspace_bytes;
+        rank->sampler_bytes = sampler_bytes(
+            model, serving, gpu, tdm_least(answer->sequences, answer->batched_tokens), tokens);
 }

@@ -20,9 +20,19 @@
 #define PCIE_RANKS_BYTES (205 * MIB)
 #define NVLINK_RANKS_BYTES (1137 * MIB)
 
+/* By 47 logs of 0.19 on H100s: 0.25 GiB on one, 2.07 to 2.21 GiB on each of two or four over
+ * NVLink; on the last of two or four stages of a pipeline 0.2. Two logs of 0.11: 0.54 GiB on each
+ * of two. */
+#define LATER_LARGE_CARD_BYTES (256 * MIB)
+#define LATER_NVLINK_RANKS_BYTES (1900 * MIB)
+#define NVLINK_RANKS_0_11_BYTES (400 * MIB)
+
 /* A layer in a captured graph. Of 35 graphs of 28 layers vLLM 0.8.5 said 0.64 GiB
- * (https://github.com/xming521/WeClone/issues/101). */
+ * (https://github.com/xming521/WeClone/issues/101). Those of 0.19 are on one line within 0.2 GiB:
+ * 102 graphs, 51 of them in pieces and 51 whole, of 26 to 80 layers 0.71 to 1.85 GiB. */
 #define GRAPH_LAYER_BYTES (684 * 1024)
+#define LATER_GRAPH_LAYER_BYTES (206 * 1024)
+#define LATER_GRAPHS_BYTES (256 * MIB)
 
 /* The rule of _set_default_args_v1 in vllm/engine/arg_utils.py: H100s and larger ones, but no A100.
  */
@@ -63,21 +73,38 @@ static uint64_t non_torch_bytes(const struct tdm_machine *machine,
 {
     bool large = machine->topology.places[TDM_DEVICE].capacity_bytes >= 70 * GIB;
     bool whole = serving->version == TDM_VLLM_0_6_4 || serving->version == TDM_VLLM_0_8;
-    uint64_t bytes = large ? LARGE_CARD_BYTES : SMALL_CARD_BYTES;
+    bool later = serving->version >= TDM_VLLM_0_17;
+    uint64_t bytes = !large ? SMALL_CARD_BYTES : later ? LATER_LARGE_CARD_BYTES : LARGE_CARD_BYTES;
     if (serving->non_torch_bytes != TDM_AUTO)
         return serving->non_torch_bytes;
-    if (serving->tensor_ranks > 1 && serving->version < TDM_VLLM_0_11)
-        bytes += large ? NVLINK_RANKS_BYTES : PCIE_RANKS_BYTES;
+    if (serving->tensor_ranks > 1)
+        bytes += later ? large ? LATER_NVLINK_RANKS_BYTES : PCIE_RANKS_BYTES
+                 : serving->version >= TDM_VLLM_0_11 ? large ? NVLINK_RANKS_0_11_BYTES : 0
+                 : large                             ? NVLINK_RANKS_BYTES
+                                                     : PCIE_RANKS_BYTES;
     return bytes + (whole ? machine->topology.places[TDM_DEVICE].runtime_bytes : 0);
 }
 
-/* Sizes for which a graph is captured: 1, 2, 4, and every eighth. */
+/* Sizes for which a graph is captured, up to `most`: 1, 2, 4, and every eighth; since 0.17 every
+ * 16th beyond 256. */
+static uint64_t graph_sizes(const struct tdm_serving *serving, uint64_t most)
+{
+    if (serving->version < TDM_VLLM_0_17)
+        return 3 + most / 8;
+    return 3 + tdm_least(most, 256) / 8 + (most > 256 ? (most - 256) / 16 : 0);
+}
+
 static uint64_t graph_bytes(const struct tdm_serving *serving,
                             const struct tdm_serving_answer *answer, uint32_t layers)
 {
-    uint64_t most =
-        is_v1(serving) ? tdm_least(2 * answer->sequences, 512) : tdm_least(answer->sequences, 256);
-    return serving->eager ? 0 : (3 + most / 8) * layers * GRAPH_LAYER_BYTES;
+    uint64_t whole = tdm_least(answer->sequences, is_v1(serving) ? 512 : 256);
+    uint64_t pieces = tdm_least(2 * answer->sequences, 512);
+    if (serving->eager)
+        return 0;
+    if (serving->version >= TDM_VLLM_0_17)
+        return LATER_GRAPHS_BYTES + (graph_sizes(serving, pieces) + graph_sizes(serving, whole)) *
+                                        layers * LATER_GRAPH_LAYER_BYTES;
+    return graph_sizes(serving, is_v1(serving) ? pieces : whole) * layers * GRAPH_LAYER_BYTES;
 }
 
 static struct tdm_serving_rank rank_of(const struct tdm_model *model,
@@ -88,8 +115,8 @@ static struct tdm_serving_rank rank_of(const struct tdm_model *model,
     struct tdm_serving_rank rank = {.non_torch_bytes = non_torch_bytes(machine, serving)};
     struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
     tdm_serving_weights(model, serving, stage, &rank);
-    tdm_serving_profile(model, serving, answer, context, stage,
-                        tdm_machine_gpu_facts(machine)->cublas_workspace_bytes, &rank);
+    tdm_serving_profile(model, serving, answer, context, stage, tdm_machine_gpu_facts(machine),
+                        &rank);
     uint64_t taken = tdm_size_add(rank.weights_bytes, rank.non_torch_bytes);
     taken = tdm_size_add(taken, tdm_most(rank.forward_bytes, rank.sampler_bytes));
     rank.graph_bytes = graph_bytes(serving, answer, layers.end - layers.first);
@@ -122,6 +149,10 @@ void tdm_serving_answer(const struct tdm_model *model, const struct tdm_machine 
                         const struct tdm_serving *serving, uint64_t context,
                         struct tdm_serving_answer *answer)
 {
+    if (serving->sglang) {
+        tdm_serving_sglang(model, machine, serving, context, answer);
+        return;
+    }
     *answer = (struct tdm_serving_answer){
         .budget_bytes = (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes *
                                    serving->utilization),

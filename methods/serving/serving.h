@@ -3,9 +3,9 @@
  * Serving: what an inference server holds on each GPU, and how many tokens of K and V it has room
  * for. It is vLLM's arithmetic: gpu_memory_utilization of the device, less weights, less the peak
  * of a profile run, less what is not torch's, is divided into blocks. Sources, of vLLM 0.6.6,
- * 0.8.4, 0.9.1 and 0.11.0: vllm/worker/worker.py and vllm/v1/worker/gpu_worker.py (what is left),
- * vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py (blocks, groups, windows).
- * docs/serving.md has a row for each formula.
+ * 0.8.4, 0.9.1, 0.11.0 and 0.19.0: vllm/worker/worker.py and vllm/v1/worker/gpu_worker.py (what is
+ * left), vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py (blocks, groups,
+ * windows). docs/serving.md has a row for each formula.
  */
 #ifndef TDM_METHODS_SERVING_SERVING_H
 #define TDM_METHODS_SERVING_SERVING_H
@@ -26,6 +26,7 @@ enum tdm_serving_version {
     TDM_VLLM_0_8,   /* V1: as 0.6.4 */
     TDM_VLLM_0_9_1, /* V1: as 0.6.5 */
     TDM_VLLM_0_11,  /* V1: the increase after NCCL was set up */
+    TDM_VLLM_0_17,  /* V1: top-p without a sort, a workspace of experts that stays */
     TDM_VLLM_0_21,  /* V1: the same, and CUDA graphs are within the budget */
 };
 
@@ -57,13 +58,17 @@ enum tdm_serving_weights {
     TDM_SERVED_AWQ,  /* 4 bits, a scale and a zero for each group */
     TDM_SERVED_GPTQ, /* 4 bits, a scale for each group */
     TDM_SERVED_NVFP4,
-    TDM_SERVED_NF4, /* bitsandbytes */
+    TDM_SERVED_NF4,   /* bitsandbytes */
+    TDM_SERVED_MXFP4, /* experts alone, as GPT-OSS is stored */
 };
 
 #define TDM_PREFIX_LEVELS 8u
 
-/* Settings, from the keys of methods/serving/keys.c. */
+/* Settings, from the keys of methods/serving/keys.c and, of SGLang, sglang.c. */
 struct tdm_serving {
+    bool sglang;           /* SGLang's arithmetic (sglang.c), not vLLM's */
+    double static_share;   /* SGLang's mem_fraction_static; 0: by the card */
+    uint64_t total_tokens; /* SGLang's max_total_tokens; 0: unset */
     enum tdm_serving_version version;
     double utilization;             /* of the device */
     uint64_t batched_tokens;        /* of a step; TDM_AUTO */
@@ -87,6 +92,7 @@ struct tdm_serving {
     uint64_t prefill_ranks; /* which divide the tokens of a prompt, and of the cache */
     enum tdm_prefill_pass pass;
     enum tdm_serving_weights weights;
+    uint64_t other_weights_bytes;
     uint64_t weight_group;    /* elements that share a scale, of AWQ and GPTQ */
     bool eager;               /* no CUDA graphs */
     bool flashinfer;          /* samples by FlashInfer, not by sorting */
@@ -109,7 +115,9 @@ struct tdm_serving_rank {
 };
 
 struct tdm_serving_answer {
-    uint64_t budget_bytes; /* gpu_memory_utilization of the device */
+    uint64_t budget_bytes; /* gpu_memory_utilization of the device; of SGLang `share` of `free` */
+    uint64_t free_bytes;   /* of SGLang: before the weights were loaded */
+    double share;          /* of SGLang: mem_fraction_static */
     uint64_t batched_tokens, sequences;
     bool chunked;
     uint32_t stage; /* the pipeline stage that has room for the fewest blocks */
@@ -140,7 +148,11 @@ uint64_t tdm_serving_needed_bytes(const struct tdm_model *model, const struct td
 uint64_t tdm_serving_longest(const struct tdm_model *model, const struct tdm_machine *machine,
                              const struct tdm_serving *serving, uint64_t sequences, uint64_t most);
 
-/* vLLM as a method, with its keys, for --mode serve. It is not one of tdm_methods(). */
-extern const struct tdm_method tdm_serving_method;
+/* Servers as methods, with their keys, for --mode serve. They are not of tdm_methods(). */
+extern const struct tdm_method tdm_serving_method; /* vLLM */
+extern const struct tdm_method tdm_sglang_method;
+
+/* The server of a name, or NULL. */
+const struct tdm_method *tdm_serving_find(const char *name);
 
 #endif

@@ -103,14 +103,33 @@ static uint64_t outputs_of(const struct tdm_model *model, const struct tdm_tenso
     return elements / tensor->columns;
 }
 
+/* Experts in 4 bits with a scale of 8 bits for each 32. Kernels want the hidden size in multiples
+ * of 256, and a rank's share of the width in multiples of 64, since 0.17 of 128
+ * (layers/quantization/mxfp4.py). Biases are in bf16. */
+static uint64_t mxfp4_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                            const struct tdm_tensor *tensor)
+{
+    uint64_t width = model->experts.intermediate / serving->tensor_ranks;
+    uint64_t padded = tdm_size_align(width, serving->version >= TDM_VLLM_0_17 ? 128 : 64);
+    uint64_t matrices = tensor->role == TDM_ROLE_EXPERTS_GATE_UP ? 2 : 1;
+    uint64_t elements =
+        matrices * model->experts.count * padded * tdm_size_align(model->hidden, 256);
+    return elements / 2 + elements / 32;
+}
+
 static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
                              const struct tdm_tensor *tensor)
 {
     uint64_t elements = elements_of(model, serving, tensor);
     if (!is_projection(tensor->role))
         return elements * BF16_BYTES;
+    if (serving->weights == TDM_SERVED_MXFP4)
+        return tensor->role == TDM_ROLE_EXPERTS_GATE_UP || tensor->role == TDM_ROLE_EXPERTS_DOWN
+                   ? mxfp4_bytes(model, serving, tensor)
+                   : elements * BF16_BYTES;
     uint64_t groups = tdm_size_ceil_div(elements, serving->weight_group);
     switch (serving->weights) {
+    case TDM_SERVED_MXFP4:
     case TDM_SERVED_BF16:
         return elements * BF16_BYTES;
     case TDM_SERVED_FP8:
@@ -139,10 +158,20 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
         bytes += stored_bytes(model, serving, tensor);
         /* What is absorbed into queries and outputs: views of the weight, or bf16 copies of a
          * quantized one (v1/attention/backends/mla/common.py process_weights_after_loading). */
-        if (tensor->role == TDM_ROLE_KV_FROM_LATENT && serving->weights != TDM_SERVED_BF16)
+        if (tensor->role == TDM_ROLE_KV_FROM_LATENT && serving->weights != TDM_SERVED_BF16 &&
+            serving->weights != TDM_SERVED_MXFP4)
             bytes += elements_of(model, serving, tensor) * BF16_BYTES;
     }
     return bytes;
+}
+
+/* Where positions are scaled by a factor, the table has as many times the positions
+ * (LinearScalingRotaryEmbedding); one of layers with windows does not. */
+static uint64_t rope_bytes(const struct tdm_model *model)
+{
+    uint64_t table = model->max_context * model->rotary_dim * BF16_BYTES;
+    uint64_t factor = model->rope.kind == TDM_ROPE_LINEAR ? (uint64_t)model->rope.factor : 1;
+    return table * factor + ((model->parts & TDM_PART_TWO_ROPES) ? table : 0);
 }
 
 void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving *serving,
@@ -150,7 +179,7 @@ void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving
 {
     struct tdm_serving_layers layers = tdm_serving_stage(model, serving, stage);
     bool first = stage == 0, last = stage + 1 == serving->pipeline_ranks;
-    uint64_t bytes = 0, tables = (model->parts & TDM_PART_TWO_ROPES) ? 2 : 1;
+    uint64_t bytes = 0;
     for (uint32_t layer = layers.first; layer < layers.end; layer++)
         bytes += unit_bytes(model, serving, layer);
     /* A tied embedding is on both ends. */
@@ -158,6 +187,6 @@ void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving
         bytes += unit_bytes(model, serving, tdm_model_embedding_unit(model));
     if (last)
         bytes += unit_bytes(model, serving, tdm_model_head_unit(model));
-    rank->rope_bytes = tables * model->max_context * model->rotary_dim * BF16_BYTES;
-    rank->weights_bytes = bytes + rank->rope_bytes;
+    rank->rope_bytes = rope_bytes(model);
+    rank->weights_bytes = tdm_size_add(bytes + rank->rope_bytes, serving->other_weights_bytes);
 }

@@ -29,8 +29,9 @@ struct served {
     enum tdm_status status; /* of the check */
 };
 
-static void serve(const char *model, const char *machine, uint64_t context, uint64_t gpus,
-                  const char *const *pairs, size_t count, struct served *s)
+static void serve_by(const struct tdm_method *server, const char *model, const char *machine,
+                     uint64_t context, uint64_t gpus, const char *const *pairs, size_t count,
+                     struct served *s)
 {
     struct tdm_method_choices choices;
     *s = (struct served){.settings = {.torch = {.tokens = context, .batch = 1, .ranks = gpus}}};
@@ -38,12 +39,17 @@ static void serve(const char *model, const char *machine, uint64_t context, uint
     if (s->status == TDM_OK)
         s->status = tdm_machine_load(machine, &s->machine, &s->err);
     if (s->status == TDM_OK)
-        s->status =
-            tdm_method_apply(&tdm_serving_method, pairs, count, &s->settings, &choices, &s->err);
+        s->status = tdm_method_apply(server, pairs, count, &s->settings, &choices, &s->err);
     if (s->status == TDM_OK)
         s->status = tdm_method_check(s->model, &s->settings, &s->err);
     if (s->status == TDM_OK)
         tdm_serving_answer(s->model, s->machine, &s->settings.serving, context, &s->answer);
+}
+
+static void serve(const char *model, const char *machine, uint64_t context, uint64_t gpus,
+                  const char *const *pairs, size_t count, struct served *s)
+{
+    serve_by(&tdm_serving_method, model, machine, context, gpus, pairs, count, s);
 }
 
 static void end(struct served *s)
@@ -238,7 +244,7 @@ static void graphs_are_in_the_budget_since_0_21(void **state)
     struct served s, older;
     (void)state;
     SERVE("llama-3.1-8b", 4096, &s, "version=0.21");
-    SERVE("llama-3.1-8b", 4096, &older, "version=0.11");
+    SERVE("llama-3.1-8b", 4096, &older, "version=0.20.2");
     assert_true(s.answer.rank.graph_bytes > 0);
     assert_int_equal(older.answer.rank.cache_bytes - s.answer.rank.cache_bytes,
                      s.answer.rank.graph_bytes);
@@ -296,6 +302,64 @@ static void refusals_say_what_to_do(void **state)
     }
 }
 
+/* ---- SGLang ---- */
+
+/* "max_total_num_tokens" of published logs, with the memory that was free before the weights were
+ * loaded, as logged with two digits. */
+static void sglang_holds_what_it_logged(void **state)
+{
+    static const struct {
+        const char *source, *model, *share;
+        double free_gib, most_percent;
+        uint64_t tokens;
+    } logs[] = {
+        {"sglang PR 4760", "llama-3.1-8b", "mem_fraction_static=0.88", 78.59, 0.2, 442750},
+        {"MaxUhl98/Thesis, inference_server", "llama-3.1-8b", "mem_fraction_static=0.88", 22.39,
+         1.5, 38141},
+        {"jerryzsj/my-deepseek-r1, README", "qwen2.5-7b", "mem_fraction_static=0.88", 22.76, 1.6,
+         105531},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
+        struct served s;
+        serve_by(&tdm_sglang_method, logs[i].model, "h100", 8192, 1, &logs[i].share, 1, &s);
+        assert_int_equal(s.status, TDM_OK);
+        struct tdm_place_row *device = &s.machine->topology.places[TDM_DEVICE];
+        device->capacity_bytes = (uint64_t)(logs[i].free_gib * GIB) + device->runtime_bytes;
+        tdm_serving_answer(s.model, s.machine, &s.settings.serving, 8192, &s.answer);
+        double percent = 100 * ((double)s.answer.cache_tokens / (double)logs[i].tokens - 1);
+        print_message("  %-36s %12" PRIu64 " %12" PRIu64 " %7.3f%%\n", logs[i].source,
+                      s.answer.cache_tokens, logs[i].tokens, percent);
+        assert_true(fabs(percent) < logs[i].most_percent);
+        end(&s);
+    }
+}
+
+/* By hand: of an L40S SGLang leaves 512 + 1.5 x 4,096 + 2 x 32 + 1,024 / 8 MiB (PR 13023 logged a
+ * share of 0.851 of 46,068 MiB). Windows and latent keys: as without, and one head. */
+static void sglang_leaves_what_its_rule_says(void **state)
+{
+    const char *pairs[] = {"page_size=16", "max_total_tokens=4000", "tp_size=2"};
+    struct served s;
+    (void)state;
+    serve_by(&tdm_sglang_method, "llama-3.1-8b", "l40s", 8192, 1, NULL, 0, &s);
+    s.machine->topology.places[TDM_DEVICE].capacity_bytes = UINT64_C(46068) << 20;
+    tdm_serving_answer(s.model, s.machine, &s.settings.serving, 8192, &s.answer);
+    assert_true(fabs(s.answer.share - 0.851) < 1e-9);
+    assert_int_equal(s.answer.rank.block_bytes, 128 << 10);
+    end(&s);
+    serve_by(&tdm_sglang_method, "gemma-2-9b", "h100", 8192, 1, pairs, 3, &s);
+    assert_int_equal(s.status, TDM_OK);
+    assert_int_equal(s.answer.rank.block_bytes, 16 * 42 * 2 * 4 * 256 * 2);
+    assert_int_equal(s.answer.cache_tokens, 4000);
+    assert_int_equal(s.answer.held_sequences, 0);
+    end(&s);
+    serve_by(&tdm_sglang_method, "deepseek-v2-lite", "h100", 8192, 1, NULL, 0, &s);
+    assert_int_equal(s.status, TDM_OK);
+    assert_int_equal(s.answer.rank.block_bytes, 27 * 576 * 2);
+    end(&s);
+}
+
 /* ---- published logs ---- */
 
 enum column {
@@ -313,6 +377,7 @@ enum column {
     BATCHED,
     QUANTIZATION,
     KV_DTYPE,
+    OTHER,
     WEIGHTS,
     ACTIVATION,
     NON_TORCH,
@@ -321,6 +386,7 @@ enum column {
     BLOCKS,
     TOKENS,
     CONCURRENCY,
+    FIRST,
     COLUMNS
 };
 
@@ -330,14 +396,14 @@ static const struct {
     const char *name;
     double median_bound, worst_bound; /* in percent */
 } quantities[QUANTITIES] = {[Q_WEIGHTS] = {"weights", 0.05, 1.5},
-                            [Q_ACTIVATION] = {"activations", 1, 3},
-                            [Q_CACHE] = {"tokens of a cache of told bytes", 0.1, 1.2},
+                            [Q_ACTIVATION] = {"activations", 1, 7},
+                            [Q_CACHE] = {"tokens of a cache of told bytes", 0.05, 1.2},
                             [Q_TOKENS] = {"tokens of told blocks", 0, 0},
-                            [Q_CONCURRENCY] = {"concurrency", 0.1, 0.7},
-                            [Q_ALL] = {"tokens or cache, of settings alone", 4, 8}};
+                            [Q_CONCURRENCY] = {"concurrency", 0.1, 0.9},
+                            [Q_ALL] = {"tokens or cache, of settings alone", 0.2, 10}};
 
 struct errors {
-    double percent[64];
+    double percent[128];
     size_t count;
 };
 
@@ -373,6 +439,8 @@ static size_t pairs_of(char *const *row, bool of_told_bytes, char text[MOST_PAIR
     for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
         if (told(row, keys[k].column))
             snprintf(text[count++], 64, "%s=%s", keys[k].key, row[keys[k].column]);
+    if (told(row, OTHER))
+        snprintf(text[count++], 64, "other_weights=%.0f", atof(row[OTHER]) * GIB);
     if (of_told_bytes)
         snprintf(text[count++], 64, "kv_cache_memory_bytes=%.0f", atof(row[CACHE]) * GIB);
     for (size_t i = 0; i < count; i++)
@@ -420,7 +488,9 @@ static void compare_model(char *const *row, struct errors *errors)
     if (told(row, WEIGHTS) && told(row, QUANTIZATION))
         note(errors, Q_WEIGHTS, row[SOURCE], (double)s.answer.rank.weights_bytes / GIB,
              atof(row[WEIGHTS]));
-    if (told(row, ACTIVATION) && told(row, BATCHED) && (layers || told(row, SEQUENCES)))
+    /* The profile run of a vision tower is not modelled. */
+    if (told(row, ACTIVATION) && !told(row, OTHER) && told(row, BATCHED) &&
+        (layers || told(row, SEQUENCES)))
         note(errors, Q_ACTIVATION, row[SOURCE], activation / GIB, atof(row[ACTIVATION]));
     /* From the settings alone: all that decides must be told. */
     if (told(row, TOTAL) && told(row, UTILIZATION) && told(row, QUANTIZATION) &&
@@ -438,6 +508,8 @@ static void compare_model(char *const *row, struct errors *errors)
         return;
     serve_row(row, true, &s);
     note(errors, Q_CACHE, row[SOURCE], (double)s.answer.cache_tokens, tokens);
+    if (!told(row, BLOCKS) && told(row, CONCURRENCY))
+        note(errors, Q_CONCURRENCY, row[SOURCE], s.answer.concurrency, atof(row[CONCURRENCY]));
     end(&s);
 }
 
@@ -446,7 +518,9 @@ static void compare_row(char *const *row, struct errors *errors)
     double tokens = told(row, TOKENS) ? atof(row[TOKENS]) : 16 * atof(row[BLOCKS]);
     if (told(row, TOKENS) && told(row, BLOCKS))
         note(errors, Q_TOKENS, row[SOURCE], 16 * atof(row[BLOCKS]), tokens);
-    if (told(row, CONCURRENCY) && told(row, CONTEXT) && atof(row[CONCURRENCY]) > 0)
+    /* Where a few layers keep a window only, the model says how many blocks a sequence takes. */
+    if (told(row, CONCURRENCY) && told(row, CONTEXT) && atof(row[CONCURRENCY]) > 0 &&
+        (told(row, BLOCKS) || !told(row, CACHE)))
         note(errors, Q_CONCURRENCY, row[SOURCE], tokens / atof(row[CONTEXT]),
              atof(row[CONCURRENCY]));
     if (told(row, MODEL))
@@ -517,6 +591,8 @@ int main(void)
         cmocka_unit_test(graphs_are_in_the_budget_since_0_21),
         cmocka_unit_test(longest_context_is_held),
         cmocka_unit_test(refusals_say_what_to_do),
+        cmocka_unit_test(sglang_holds_what_it_logged),
+        cmocka_unit_test(sglang_leaves_what_its_rule_says),
         cmocka_unit_test(logs_are_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
