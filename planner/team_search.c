@@ -294,6 +294,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->host_memory_bytes = memory.host_bytes;
     tried.pins.has_order = tried.pins.unchecked = true;
     tried.pins.quick = team->quick;
+    tried.pins.effort = 1; /* its own searches with other memory */
     tried.pins.has_update_place |= tried.pins.weight_slices; /* the host updates whole weights */
     const uint32_t joined = joined_chunks(team, schedule, &tried.pins);
     if (team->chunk_tokens != 0)
