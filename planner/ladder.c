@@ -176,7 +176,7 @@ static enum tdm_status search_with(struct tdm_ladder *ladder, struct tdm_schedul
     struct rung alone = {0};
     struct tdm_error late;
     enum tdm_status failed =
-        status == TDM_OK ? note(&alone, limit, schedule, &search->simulation, err) : TDM_OK;
+        status == TDM_OK ? note(&alone, limit, schedule, &search->simulation, &late) : TDM_OK;
     if (failed == TDM_OK)
         failed = descend(ladder, schedule, pins, limit, search->bound_seconds, &best,
                          &search->counts, &late);
