@@ -70,6 +70,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/optimizer.c \
 	methods/torch/optimizer_single.c \
 	methods/torch/parts.h \
+	methods/torch/rounds.c methods/torch/rounds.h \
 	methods/torch/run.c methods/torch/run.h \
 	methods/torch/scores.c \
 	methods/torch/second.c methods/torch/second.h \
