@@ -36,6 +36,11 @@ CASES = (
     "lora_rank=8 lora=peft use_dora=yes",
     "lora_rank=8 lora=peft use_dora=yes lora_dropout=0.05",
     "lora_rank=8 lora=peft use_dora=yes autocast=bf16",
+    "peft_type=IA3 lora=peft",
+    "peft_type=IA3 lora=peft autocast=bf16",
+    "peft_type=VERA lora_rank=8 lora=peft",
+    "peft_type=VERA lora_rank=8 lora=peft autocast=bf16",
+    "peft_type=LN_TUNING lora=peft",
     "gradient_accumulation_steps=2",
     "logits=score num_labels=2",
     "optimizer=adamw-foreach",
@@ -72,6 +77,22 @@ def settings_of(case):
     return dict(pair.split("=", 1) for pair in case.split())
 
 
+def adapted(settings):
+    return "lora_rank" in settings or "peft_type" in settings
+
+
+def adapters(settings):
+    kind = settings.get("peft_type", "LORA")
+    if kind == "IA3":
+        return peft.IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"])
+    if kind == "VERA":
+        return peft.VeraConfig(r=RANK, target_modules="all-linear")
+    if kind == "LN_TUNING":
+        return peft.LNTuningConfig(target_modules=["input_layernorm", "post_attention_layernorm", "norm"])
+    return peft.LoraConfig(r=RANK, lora_dropout=float(settings.get("lora_dropout", 0)), use_dora="use_dora" in settings,
+                           target_modules="all-linear")
+
+
 def model_of(config, settings):
     model = made(config)
     if settings.get("logits") == "score":
@@ -80,10 +101,8 @@ def model_of(config, settings):
         model = kind.from_config(model.config, attn_implementation="eager", dtype=torch.bfloat16)
     if settings.get("weights_dtype") == "fp32":
         model = model.float()
-    if "lora_rank" in settings:
-        model = peft.get_peft_model(model, peft.LoraConfig(
-            r=RANK, lora_dropout=float(settings.get("lora_dropout", 0)), use_dora="use_dora" in settings,
-            target_modules="all-linear"))
+    if adapted(settings):
+        model = peft.get_peft_model(model, adapters(settings))
     model.train()
     if "float8_recipe" in settings:
         torchao.float8.convert_to_float8_training(
@@ -91,7 +110,7 @@ def model_of(config, settings):
             config=torchao.float8.Float8LinearConfig.from_recipe_name(settings["float8_recipe"]))
     if "checkpointing" in settings:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if "lora_rank" in settings:
+        if adapted(settings):
             model.enable_input_require_grads()
     return model
 
@@ -133,7 +152,7 @@ def measure(config, settings):
         if settings.get("logits") == "score":
             return model(input_ids=ids, labels=torch.zeros(1, dtype=torch.long), use_cache=False).loss
         with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
-            return model.base_model(input_ids=ids, use_cache=False)[0].mean() if "lora_rank" not in settings \
+            return model.base_model(input_ids=ids, use_cache=False)[0].mean() if not adapted(settings) \
                 else model.base_model.model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()
 
     bound = {"loss": forward()}

@@ -378,16 +378,56 @@ static enum tdm_status settle_adapter(const struct tdm_from_reading *r)
     return TDM_OK;
 }
 
-/* peft 0.21, tuners/lora/config.py. */
+static bool is_peft_type(const struct tdm_from_reading *r, const char *name)
+{
+    return tdm_from_is(json_object_get(r->root, "peft_type"), name);
+}
+
+static enum tdm_status read_peft_type(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    static const struct tdm_from_rule rule[] = {{"peft_type", SET "peft_type"}, {.key = NULL}};
+    return tdm_from_is(value, "LORA") ? tdm_from_note(r, path, "LoRA")
+                                      : tdm_from_apply_rules(r, rule, path, value);
+}
+
+/* LN tuning has its own: norms, of which all are known. */
+static enum tdm_status read_target_modules(const struct tdm_from_reading *r, const char *path,
+                                           const json_t *value)
+{
+    static const struct tdm_from_rule rule[] = {{"target_modules", SET "lora_targets"},
+                                                {.key = NULL}};
+    return is_peft_type(r, "LN_TUNING") ? tdm_from_note(r, path, "all norms of hidden states")
+                                        : tdm_from_apply_rules(r, rule, path, value);
+}
+
+/* IA3: which products' inputs are scaled. */
+static enum tdm_status read_feedforward(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    const bool one = json_is_array(value) && json_array_size(value) == 1;
+    return one && tdm_from_is(json_array_get(value, 0), "down_proj")
+               ? tdm_from_note(r, path, "as assumed")
+               : tdm_from_bad(r, path, value, "expected [\"down_proj\"]");
+}
+
+/* peft 0.21, tuners/{lora,ia3,vera,ln_tuning}/config.py. */
 static const struct tdm_from_rule adapter_rules[] = {
     {"r", SET "lora_rank"},
-    {"target_modules", SET "lora_targets"},
+    {"target_modules", READ(read_target_modules)},
     {"lora_dropout", SET "lora_dropout"},
     {"modules_to_save", SET "modules_to_save"},
     {"use_dora", ON "use_dora=yes"},
     {"rank_pattern", REFUSE "one rank for all is known"},
     {"lora_bias", REFUSE "trained biases are not known"},
-    {"peft_type", IGNORE "LoRA"},
+    {"peft_type", READ(read_peft_type)},
+    {"feedforward_modules", READ(read_feedforward)},
+    {"init_ia3_weights", IGNORE NO_MEMORY},
+    {"vera_dropout", SET "lora_dropout"},
+    {"d_initial", IGNORE NO_MEMORY},
+    {"projection_prng_key", IGNORE NO_MEMORY},
+    {"save_projection", IGNORE NO_MEMORY},
+    {"init_weights", IGNORE NO_MEMORY},
     {"lora_alpha", IGNORE NO_MEMORY},
     {"use_rslora", IGNORE NO_MEMORY},
     {"use_qalora", REFUSE "QA-LoRA is not known"},

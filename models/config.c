@@ -183,16 +183,6 @@ static enum tdm_mixers mixers_of(const struct architecture *architecture)
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
 
-static const char *supported(char *out, size_t out_bytes)
-{
-    size_t used = 0;
-    out[0] = '\0';
-    for (size_t i = 0; i < ARCHITECTURES && used < out_bytes; i++)
-        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i == 0 ? "" : ", ",
-                                 architectures[i].name);
-    return out;
-}
-
 /* Letters and digits that both names begin with, in any case. */
 static size_t common_start(const char *a, const char *b)
 {
@@ -267,9 +257,8 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
 {
     if (!tdm_json_has(reader, "architectures")) {
         if (!tdm_json_has(reader, "model_type")) {
-            char list[1024];
-            tdm_json_fail(reader, "architectures", "is missing; add it as [NAME], one of %s",
-                          supported(list, sizeof(list)));
+            tdm_json_fail(reader, "architectures", "is missing; add it as [NAME], such as [\"%s\"]",
+                          nearest(reader, false, ""));
             return NULL;
         }
         const char *type = tdm_json_string(reader, "model_type");

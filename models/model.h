@@ -341,7 +341,7 @@ static inline uint64_t tdm_model_kv_width(const struct tdm_model *model)
  * directory that holds one. If there is no such file, it may be a shipped name in other letters
  * ("Qwen2.5-7B") or in the Hub's form ("Qwen/Qwen2.5-7B-Instruct"). On success the caller owns
  * *model (tdm_model_free). TDM_INPUT: unknown name (lists the shipped ones), unsupported
- * architecture (names it, lists the supported ones), impossible dimensions. */
+ * architecture (names it and the nearest that is known), impossible dimensions. */
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err);
 

@@ -172,6 +172,73 @@ static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_tor
     return y;
 }
 
+/* ---- IA3, VeRA ---- */
+
+/* A projection times numbers in the dtype of the adapter; of the MLP's last one the input is
+ * (peft/tuners/ia3/layer.py Linear.forward). */
+static struct tdm_eager_value *scaled_projection(struct tdm_eager *m,
+                                                 const struct tdm_torch_model *t,
+                                                 const struct torch_layer *layer,
+                                                 enum tdm_projection p, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
+    struct tdm_eager_value *numbers = tdm_mul_number(m, layer->down[p]), *y;
+    if (p == TDM_PROJECTION_DOWN) {
+        struct tdm_eager_value *wide = tdm_cast(m, x, numbers->element_bytes);
+        struct tdm_eager_value *scaled = tdm_mul(m, wide, numbers);
+        scaled = tdm_replace(m, scaled, tdm_cast(m, scaled, x->element_bytes));
+        y = tdm_torch_linear(m, t, scaled, weight, bias, weight->module);
+        tdm_drop(m, scaled);
+        tdm_drop(m, wide);
+    } else {
+        struct tdm_eager_value *base = tdm_torch_linear(m, t, x, weight, bias, weight->module);
+        struct tdm_eager_value *scaled = tdm_mul(m, base, numbers);
+        y = tdm_cast(m, scaled, base->element_bytes);
+        tdm_drop(m, scaled);
+        tdm_drop(m, base);
+    }
+    tdm_drop(m, numbers);
+    return y;
+}
+
+/* A part of one of VeRA's matrices. */
+static struct tdm_eager_value *vera_part(struct tdm_eager *m, struct tdm_eager_value *whole,
+                                         uint64_t rows, uint64_t columns)
+{
+    struct tdm_eager_value *part = tdm_value_view(m, whole);
+    part->rows = rows;
+    part->columns = columns;
+    return part;
+}
+
+/* base + b * B(d * A(x)) (peft/tuners/vera/layer.py Linear.forward). Takes `base`. */
+static struct tdm_eager_value *add_vera(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        const struct torch_layer *layer, enum tdm_projection p,
+                                        struct tdm_eager_value *x, struct tdm_eager_value *base)
+{
+    const uint16_t bytes = base->element_bytes;
+    struct tdm_eager_value *a = vera_part(m, t->vera[0], t->vera[0]->rows, x->columns),
+                           *b = vera_part(m, t->vera[1], base->columns, t->vera[1]->columns);
+    struct tdm_eager_value *input = tdm_cast(m, x, layer->down[p]->element_bytes);
+    struct tdm_eager_value *dropped =
+        t->settings.lora_dropout > 0 ? tdm_dropout(m, input) : tdm_take(input);
+    struct tdm_eager_value *low = tdm_linear(m, dropped, a, NULL, false);
+    tdm_drop(m, dropped);
+    low = tdm_replace(m, low, tdm_mul(m, layer->down[p], low));
+    struct tdm_eager_value *high = tdm_linear(m, low, b, NULL, false);
+    tdm_drop(m, low);
+    high = tdm_replace(m, high, tdm_mul(m, layer->up[p], high));
+    struct tdm_eager_value *sum = tdm_add(m, base, high);
+    tdm_drop(m, high);
+    tdm_drop(m, base);
+    struct tdm_eager_value *y = tdm_cast(m, sum, bytes);
+    tdm_drop(m, sum);
+    tdm_drop(m, input);
+    tdm_drop(m, b);
+    tdm_drop(m, a);
+    return y;
+}
+
 /* Ranks that divide heads and MLP have sums of o_proj and down_proj. */
 static struct tdm_eager_value *scattered(const struct tdm_torch_model *t, enum tdm_projection p,
                                          struct tdm_eager_value *y)
@@ -187,10 +254,14 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     tdm_label(m, module_names[p]);
     if (layer->down[p] == NULL || t->adapters_off)
         return scattered(t, p, tdm_torch_linear(m, t, x, weight, bias, weight->module));
+    if (t->settings.adapter == TDM_ADAPTER_IA3)
+        return scaled_projection(m, t, layer, p, x);
     uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
     struct tdm_eager_value *input = tdm_module_enter(t, both, x);
     struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);
-    struct tdm_eager_value *y = adapted(m, t, layer, p, input, base);
+    struct tdm_eager_value *y = t->settings.adapter == TDM_ADAPTER_VERA
+                                    ? add_vera(m, t, layer, p, input, base)
+                                    : adapted(m, t, layer, p, input, base);
     tdm_drop(m, input);
     return tdm_module_leave(t, both, y);
 }

@@ -7,12 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define IMAGE_TOKENS_MOST 100000000u
 #define LAYER_MOST 4096u
 #define TE_ROWS 8u
 #define RANK_MOST 65536u
+#define VERA_RANK 256u /* peft/tuners/vera/config.py */
 #define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
 
@@ -319,6 +321,24 @@ static const char *settled_attention(const struct tdm_key_case *c, char *text)
     return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
 }
 
+/* Adapters without a rank need no lora_rank. */
+static enum tdm_status read_peft_type(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const char *const names[] = {"LORA", "IA3", "VERA", "LN_TUNING"};
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcasecmp(value, names[i]) != 0)
+            continue;
+        settings->torch.adapter = (enum tdm_adapter)i;
+        if (i != TDM_ADAPTER_LORA && settings->torch.lora_rank == 0)
+            settings->torch.lora_rank = i == TDM_ADAPTER_VERA ? VERA_RANK : 1;
+        return TDM_OK;
+    }
+    tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not modelled; expected %s", key->name, value,
+             key->values);
+    return tdm_hint(err, "the nearest that is known is LORA");
+}
+
 const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant|selective", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False; selective: torchtitan's by "
@@ -395,6 +415,10 @@ const struct tdm_method_key tdm_keys_whole[] = {
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
      .needs = {&needs_vision}},
+    {"peft_type", "LORA|IA3|VERA|LN_TUNING", "LORA",
+     "adapters by peft's names; IA3 and LN_TUNING have no rank, VERA's is lora_rank; IA3 is of k, v "
+     "and down unless lora_targets names others",
+     .read = read_peft_type},
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
@@ -553,6 +577,11 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                  part, model->architecture);
         return tdm_hint(err, "tensor-parallel and megatron-cp take it");
     }
+    if (torch->adapter != TDM_ADAPTER_LORA && torch->quantization != TDM_QUANTIZATION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set peft_type: of quantized weights LORA alone is modelled");
+    if (torch->adapter != TDM_ADAPTER_LORA && torch->dora)
+        return tdm_fail(err, TDM_USAGE, "--set use_dora: it is of peft_type=LORA");
     if (check_mixed(model, torch, settings->method->name, err) != TDM_OK)
         return err->status;
     if (torch->image_tokens > torch->tokens)

@@ -234,10 +234,84 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
     layer->post_mlp_norm = add_weight(t, number, TDM_ROLE_POST_MLP_NORM);
 }
 
-/* Two matrices for every adapted projection: rank x inputs, outputs x rank. */
+/* IA3: a number for each output, of the MLP's last product for each input. peft takes k, v and that
+ * product where nothing is said (utils/constants.py). */
+static void add_ia3(struct tdm_torch_model *t)
+{
+    const uint32_t usual = 1u << TDM_PROJECTION_K | 1u << TDM_PROJECTION_V |
+                           1u << TDM_PROJECTION_DOWN | 1u << TDM_PROJECTION_QKV;
+    const uint32_t all = (1u << TDM_PROJECTIONS) - 1, said = t->settings.lora_targets,
+                   targets = said == all ? usual : said;
+    for (uint32_t i = 0; i < t->config->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_eager_value *weight = t->layers[i].weight[p];
+            if ((targets >> p & 1) != 0 && weight != NULL)
+                t->layers[i].down[p] =
+                    add_adapter(t, i, TDM_MODULE_DOWN + p, 1,
+                                p == TDM_PROJECTION_DOWN ? weight->columns : weight->rows);
+        }
+}
+
+/* VeRA: two frozen matrices of the largest sizes for all, and two vectors for each projection. */
+static void add_vera(struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    uint64_t inputs = 0, outputs = 0;
+    const uint16_t bytes = s->peft ? FP32 : t->weight_bytes;
+    for (uint32_t i = 0; i < t->config->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_eager_value *weight = t->layers[i].weight[p];
+            if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
+                continue;
+            inputs = weight->columns > inputs ? weight->columns : inputs;
+            outputs = weight->rows > outputs ? weight->rows : outputs;
+            t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, 1, weight->rows);
+            t->layers[i].down[p] = add_adapter(t, i, TDM_MODULE_DOWN + p, 1, s->lora_rank);
+        }
+    t->m->label = (struct tdm_label){.name = "vera", .layer = TDM_NO_LAYER};
+    t->vera[0] = tdm_value_new(t->m, s->lora_rank, inputs, bytes);
+    t->vera[1] = tdm_value_new(t->m, outputs, s->lora_rank, bytes);
+}
+
+/* A trained copy of a norm's weight or bias, which the model computes with. */
+static void copy_norm(struct tdm_torch_model *t, struct tdm_eager_value **norm)
+{
+    if (*norm == NULL)
+        return;
+    struct tdm_eager_value *copy = add_parameter(t, (*norm)->module, (*norm)->rows,
+                                                 (*norm)->columns, (*norm)->element_bytes, true);
+    *norm = copy;
+}
+
+/* peft's LN tuning: the norms of hidden states, in the dtype of the weights. */
+static void add_norm_copies(struct tdm_torch_model *t)
+{
+    for (uint32_t i = 0; i < t->config->layers; i++) {
+        struct torch_layer *layer = &t->layers[i];
+        struct tdm_eager_value **const norms[] = {
+            &layer->attention_norm, &layer->attention_norm_bias, &layer->mlp_norm,
+            &layer->mlp_norm_bias,  &layer->post_attention_norm, &layer->post_mlp_norm};
+        t->m->label = (struct tdm_label){.name = "ln_tuning", .layer = i};
+        for (unsigned n = 0; n < sizeof(norms) / sizeof(norms[0]); n++)
+            copy_norm(t, norms[n]);
+    }
+    t->m->label = (struct tdm_label){.name = "ln_tuning", .layer = TDM_NO_LAYER};
+    copy_norm(t, &t->final_norm);
+    copy_norm(t, &t->final_norm_bias);
+}
+
+/* LoRA: two matrices for every adapted projection, rank x inputs and outputs x rank. */
 static void add_adapters(struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;
+    if (s->adapter == TDM_ADAPTER_IA3)
+        add_ia3(t);
+    else if (s->adapter == TDM_ADAPTER_VERA)
+        add_vera(t);
+    else if (s->adapter == TDM_ADAPTER_NORMS)
+        add_norm_copies(t);
+    if (s->adapter != TDM_ADAPTER_LORA)
+        return;
     for (uint32_t i = 0; i < t->config->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_eager_value *weight = t->layers[i].weight[p];

@@ -110,6 +110,9 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 /* Liger's kernels in layers. */
 enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
 
+/* Adapters of peft. Those without a rank have lora_rank above 0 all the same. */
+enum tdm_adapter { TDM_ADAPTER_LORA, TDM_ADAPTER_IA3, TDM_ADAPTER_VERA, TDM_ADAPTER_NORMS };
+
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
@@ -134,11 +137,12 @@ struct tdm_torch_settings {
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
     uint64_t quantized_group;           /* of gptq and awq */
-    enum tdm_float8 float8;     /* products of projections of layers, torchao's Float8Linear */
-    bool bnb_keeps_inputs;      /* of nf4 */
-    double lora_dropout;        /* of the input of an adapter; 0: none */
-    uint32_t modules_to_save;   /* bits of enum tdm_saved_module */
-    bool rank_stabilised;       /* LoRA scaled by the root of its rank: the same memory */
+    enum tdm_float8 float8;   /* products of projections of layers, torchao's Float8Linear */
+    bool bnb_keeps_inputs;    /* of nf4 */
+    double lora_dropout;      /* of the input of an adapter; 0: none */
+    uint32_t modules_to_save; /* bits of enum tdm_saved_module */
+    bool rank_stabilised;     /* LoRA scaled by the root of its rank: the same memory */
+    enum tdm_adapter adapter;
     bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
     uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
     bool clips;                 /* norms of gradients are clipped before a step */

@@ -36,7 +36,7 @@ enum { SHORT_KERNEL, SHORT_IN, SHORT_OUT, SHORT_WEIGHTS };
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_eager_value *down[TDM_PROJECTIONS],
-        *up[TDM_PROJECTIONS],        /* adapters: A and B of LoRA */
+        *up[TDM_PROJECTIONS],        /* adapters: A and B of LoRA, d and b of VeRA; IA3: one */
         *magnitude[TDM_PROJECTIONS]; /* of DoRA, or NULL */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
     struct tdm_eager_value *attention_norm_bias, *mlp_norm_bias; /* of LayerNorm */
@@ -86,6 +86,7 @@ struct tdm_torch_model {
     uint32_t quantized_count;
     struct tdm_eager_value **parameters;
     struct torch_state *states;
+    struct tdm_eager_value *vera[2];        /* A and B of all of VeRA's adapters, or NULL */
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
     bool accumulating;                 /* this backward is not the last before a step */

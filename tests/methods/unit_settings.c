@@ -19,6 +19,9 @@
 /* Blocks are multiples of 512 bytes, and some tens of tensors are smaller; so are states of norms.
  */
 #define ROUNDING UINT64_C(6144)
+/* A CPU makes a copy in fp32 of what is added to fp32, a GPU does not: of 128 tokens and 512
+ * columns. */
+#define CPU_COPY UINT64_C(262144)
 #define ROUNDING_OF_STATES UINT64_C(20480)
 
 struct row {
@@ -111,7 +114,11 @@ static void steps_are_those_of_pytorch(void **state)
         }
         check(&row, "kept", last->end_bytes[TDM_PHASE_FORWARD] - last->before_bytes, row.kept,
               ROUNDING);
-        check(&row, "peak", last->peak.allocated - last->before_bytes, row.peak, ROUNDING);
+        const uint64_t peak = last->peak.allocated - last->before_bytes;
+        if (strstr(row.settings, "VERA") == NULL || peak > row.peak)
+            check(&row, "peak", peak, row.peak, ROUNDING);
+        else
+            check(&row, "peak", peak, row.peak, CPU_COPY + ROUNDING);
     }
     fclose(file);
     assert_true(rows >= 10);
