@@ -43,6 +43,7 @@ CASES = (
     "peft_type=LN_TUNING lora=peft",
     "gradient_accumulation_steps=2",
     "logits=score num_labels=2",
+    "logits=parts",
     "optimizer=adamw-foreach",
     "optimizer=adafactor",
     "optimizer=muon",
@@ -141,6 +142,18 @@ def optimizers(model, settings, config):
     return []
 
 
+def loss_by_parts(model, ids):
+    """torchtune's LinearCrossEntropyLoss: the head and the loss of an eighth of the tokens at a time."""
+    hidden = model.base_model(input_ids=ids, use_cache=False)[0].reshape(-1, model.config.hidden_size)
+    labels = ids.reshape(-1)
+    kept = torch.where(labels != -100)[0]
+    hidden, labels = hidden.index_select(0, kept), labels.index_select(0, kept)
+    total = torch.tensor(0.0)
+    for part, of_part in zip(hidden.tensor_split(8), labels.tensor_split(8)):
+        total += torch.nn.functional.cross_entropy(model.lm_head(part).float(), of_part, reduction="sum")
+    return total / kept.numel()
+
+
 def measure(config, settings):
     """Bytes kept by a forward, most bytes of a forward and backward, bytes that the first step of the
     optimizer leaves, and most bytes of the second, above those before each."""
@@ -151,6 +164,8 @@ def measure(config, settings):
     def forward():
         if settings.get("logits") == "score":
             return model(input_ids=ids, labels=torch.zeros(1, dtype=torch.long), use_cache=False).loss
+        if settings.get("logits") == "parts":
+            return loss_by_parts(model, ids)
         with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
             return model.base_model(input_ids=ids, use_cache=False)[0].mean() if not adapted(settings) \
                 else model.base_model.model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()

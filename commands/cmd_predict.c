@@ -614,7 +614,7 @@ static const struct tdm_option options[] = {
      .repeats = true,
      .values = TDM_VALUES_FILES,
      .help =
-         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory or torchtitan config, "
+         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan or torchtune config, "
          "TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments; may be repeated",
      .details =
          "The files are JSON, YAML, TOML or options of a command line (.json, .yaml, .toml, "

@@ -103,12 +103,32 @@ static enum tdm_status read_labels(const struct tdm_from_reading *r, const char 
     return status == TDM_OK ? tdm_from_apply_rules(r, rule, path, value) : status;
 }
 
+/* TRL's RewardTrainer: a head of one output, and both of a pair in one forward. */
+static enum tdm_status read_reward(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    return json_object_get(r->root, "num_labels") == NULL ? tdm_from_pair(r, "logits", "score")
+                                                          : TDM_OK;
+}
+
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
     const char *name = json_string_value(value);
     return name != NULL ? tdm_from_pair(r, "optim", name)
                         : tdm_from_bad(r, path, value, "expected a word");
+}
+
+/* fp16 is autocast to it, float16 the dtype of the weights: both as wide as bf16. */
+static enum tdm_status read_half(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    r->from->bf16 = r->from->bf16 || tdm_from_is(value, "auto") || strcmp(path, "fp16") == 0;
+    return tdm_from_lack(r, path, "predicted as bf16");
 }
 
 /* axolotl/utils/schemas/config.py: bf16 weights with bf16: true or auto, fp32 ones without. LoRA of
@@ -119,9 +139,15 @@ static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
     const json_t *kind = json_object_get(r->root, "rl");
     if (tdm_from_is_off(kind))
         return TDM_OK;
-    if (!tdm_from_is(kind, "dpo") && !tdm_from_is(kind, "ipo") && !tdm_from_is(kind, "grpo"))
-        return tdm_from_bad(r, "rl", kind, "dpo, ipo and grpo are known");
-    return tdm_from_pair(r, "trainer", tdm_from_is(kind, "grpo") ? "grpo" : "dpo");
+    if (tdm_from_is(kind, "grpo") || tdm_from_is(kind, "gdpo"))
+        return tdm_from_pair(r, "trainer", "grpo");
+    bool alone = tdm_from_is(kind, "orpo"), other = alone || tdm_from_is(kind, "kto");
+    if (!other && !tdm_from_is(kind, "dpo") && !tdm_from_is(kind, "ipo"))
+        return tdm_from_bad(r, "rl", kind, "dpo, ipo, kto, orpo, grpo and gdpo are known");
+    enum tdm_status status = tdm_from_pair(r, "trainer", "dpo");
+    if (status == TDM_OK && alone) /* it has no reference */
+        status = tdm_from_pair(r, "precompute_ref_log_probs", "yes");
+    return status == TDM_OK && other ? tdm_from_lack(r, "rl", "predicted as DPO") : status;
 }
 
 /* axolotl/loaders/model.py: scales of 4 bits are quantized too unless bnb_config_kwargs says no. */
@@ -137,6 +163,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     r->from->is_training = r->from->is_trainer = true;
     r->from->adapters = has_adapter(r);
+    if (!tdm_from_is_off(json_object_get(r->root, "reward_model")))
+        r->from->batch = 2 * (r->from->batch > 0 ? r->from->batch : 1);
     if (json_object_get(r->root, "fsdp_config") != NULL)
         r->from->method = "fsdp";
     if (tdm_from_is(json_object_get(r->root, "adapter"), "qlora") &&
@@ -160,8 +188,8 @@ static const struct tdm_from_rule rules[] = {
     {"optimizer", READ(read_optimizer)},
     {"bf16", READ(tdm_from_read_bf16)},
     {"bfloat16", READ(tdm_from_read_bf16)},
-    {"fp16", REFUSE "only bf16 is known"},
-    {"float16", REFUSE "only bf16 is known"},
+    {"fp16", READ(read_half)},
+    {"float16", READ(read_half)},
     {"fp8*", REFUSE "only bf16 is known"},
     {"float32", REFUSE "only bf16 is known"},
     {"adapter", READ(read_adapter)},
@@ -254,6 +282,8 @@ static const struct tdm_from_rule rules[] = {
     {"rl", IGNORE "read as trainer"},
     {"rl_beta", IGNORE NO_MEMORY},
     {"dpo_*", IGNORE NO_MEMORY},
+    {"kto_*", IGNORE NO_MEMORY},
+    {"orpo_alpha", IGNORE NO_MEMORY},
     {"precompute_ref_log_probs", ON "precompute_ref_log_probs=yes"},
     {"trl.beta", SET "beta"},
     {"trl.max_completion_length", SET "max_completion_length"},
@@ -261,7 +291,7 @@ static const struct tdm_from_rule rules[] = {
     {"trl.vllm_mode", READ(tdm_from_read_vllm_mode)},
     {"trl.vllm_gpu_memory_utilization", IGNORE "vLLM runs elsewhere"},
     {"trl.*", IGNORE NO_MEMORY},
-    {"reward_model", REFUSE "supervised training is known"},
+    {"reward_model", READ(read_reward)},
     {"process_reward_model", REFUSE "supervised training is known"},
     {"ebft*", REFUSE "supervised training is known"},
     {"vllm*", REFUSE "supervised training is known"},

@@ -32,8 +32,11 @@ static enum tdm_status read_stage(const struct tdm_from_reading *r, const char *
 {
     if (tdm_from_is(value, "sft") || tdm_from_is(value, "pt"))
         return TDM_OK;
-    return tdm_from_is(value, "dpo") ? tdm_from_pair(r, "trainer", "dpo")
-                                     : tdm_from_bad(r, path, value, "sft, pt and dpo are known");
+    bool other = tdm_from_is(value, "kto");
+    if (!other && !tdm_from_is(value, "dpo"))
+        return tdm_from_bad(r, path, value, "sft, pt, dpo and kto are known");
+    enum tdm_status status = tdm_from_pair(r, "trainer", "dpo");
+    return status == TDM_OK && other ? tdm_from_lack(r, path, "predicted as DPO") : status;
 }
 
 static enum tdm_status read_bits(const struct tdm_from_reading *r, const char *path,
@@ -132,6 +135,7 @@ static const struct tdm_from_rule rules[] = {
     {"pissa_*", IGNORE NO_MEMORY},
     {"pref_*", IGNORE NO_MEMORY},
     {"dpo_*", IGNORE NO_MEMORY},
+    {"kto_*", IGNORE NO_MEMORY},
     {"use_dft_loss", LACK "the loss of transformers is predicted"},
     {"use_asft_loss", REFUSE "a loss with a reference is not known"},
     {"use_eaft_loss", LACK "the loss of transformers is predicted"},

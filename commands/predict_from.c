@@ -3,6 +3,7 @@
  * of them together. */
 #include "commands/predict_from.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "commands/from_file.h"
 #include "commands/from_rules.h"
@@ -17,8 +18,9 @@
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
  * TrainingArguments and of adapters too. */
 static const struct tdm_from_kind *const kinds[] = {
-    &tdm_from_axolotl,   &tdm_from_accelerate,   &tdm_from_megatron, &tdm_from_torchtitan,
-    &tdm_from_deepspeed, &tdm_from_llamafactory, &tdm_from_training, &tdm_from_adapter};
+    &tdm_from_axolotl,      &tdm_from_accelerate, &tdm_from_megatron,
+    &tdm_from_torchtune,    &tdm_from_torchtitan, &tdm_from_deepspeed,
+    &tdm_from_llamafactory, &tdm_from_training,   &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
@@ -423,7 +425,7 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
         tdm_fail(err, TDM_INPUT, "%s: is none of the files that --from reads", path);
         status = tdm_hint(err, "a DeepSpeed or accelerate config, TrainingArguments, an "
                                "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
-                               "config of torchtitan");
+                               "config of torchtitan or torchtune");
     } else {
         status = read_object(&r, "", root);
     }
@@ -431,6 +433,32 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
         status = r.kind->settle(&r);
     json_decref(root);
     return status;
+}
+
+/* The DeepSpeed config that another file names, from the working directory as a trainer takes it,
+ * or beside that file. Not found: settle() says so. */
+static enum tdm_status read_named(const struct tdm_from_reading *r)
+{
+    struct tdm_from *from = r->from;
+    const char *name = from->deepspeed_name, *slash;
+    if (from->deepspeed_named_by == NULL || from->has_deepspeed)
+        return TDM_OK;
+    slash = strrchr(from->deepspeed_named_by, '/');
+    json_t *path = json_string(name);
+    if (!tdm_file_same(name, name) && slash != NULL && name[0] != '/') {
+        json_decref(path);
+        path = json_sprintf("%.*s/%s", (int)(slash - from->deepspeed_named_by),
+                            from->deepspeed_named_by, name);
+    }
+    if (json_array_append_new(from->words, path) != 0)
+        return no_memory(r);
+    const char *found = json_string_value(path);
+    if (!tdm_file_same(found, found))
+        return TDM_OK;
+    const struct tdm_from_reading naming = {
+        .from = from, .file = from->deepspeed_named_by, .err = r->err};
+    enum tdm_status status = tdm_from_note(&naming, found, "read as the DeepSpeed config it names");
+    return status == TDM_OK ? read_file(from, found, r->err) : status;
 }
 
 enum tdm_status tdm_from_add(struct tdm_from *from, const char *path, struct tdm_error *err)
@@ -479,7 +507,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
     }
     gpus = gpus > 0 ? gpus : from->gpus;
     if (from->method == NULL && from->is_training && gpus > 1)
-        from->method = "ddp";
+        from->method = from->spread != NULL ? from->spread : "ddp";
     if (from->checkpoints)
         status = tdm_from_pair(r, "checkpointing", from->reentrant ? "on-reentrant" : "on");
     if (status == TDM_OK && from->adapters) /* by peft, which makes them fp32 */
@@ -509,6 +537,8 @@ enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_e
     for (size_t i = 0; i < from->count && status == TDM_OK; i++)
         status = read_file(from, from->paths[i], err);
     const struct tdm_from_reading r = {.from = from, .file = from->paths[0], .err = err};
+    if (status == TDM_OK)
+        status = read_named(&r);
     return status == TDM_OK ? settle(&r, gpus) : status;
 }
 

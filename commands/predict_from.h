@@ -2,8 +2,8 @@
 /*
  * Settings of `tidemark predict` from the files that people train with: configs of DeepSpeed and
  * accelerate, TrainingArguments of transformers and TRL, peft's adapter_config.json, Axolotl's
- * YAML, Megatron-LM's arguments, torchtitan's TOML. Every key is read, ignored with a word, said
- * not to be modelled, or refused.
+ * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's YAML. Every key is read, ignored
+ * with a word, said not to be modelled, or refused.
  */
 #ifndef TDM_COMMANDS_PREDICT_FROM_H
 #define TDM_COMMANDS_PREDICT_FROM_H
@@ -20,6 +20,7 @@ struct tdm_from {
     const char *paths[TDM_FROM_FILES]; /* borrowed */
     size_t count;
     const char *method, *model;           /* NULL: no file says it */
+    const char *spread;                   /* the method of several GPUs; NULL: DDP */
     uint64_t batch, context, gpus, nodes; /* 0: no file says it */
     uint64_t accumulation;                /* micro-batches of a step; 0: no file says it */
     json_t *pairs, *quiet;                /* arrays of "KEY=VALUE"; owned */
@@ -27,9 +28,9 @@ struct tdm_from {
     json_t *lacking;                      /* the same, of what is not modelled; owned */
     json_t *words;                        /* array of strings that others borrow; owned */
     const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
-    const char *deepspeed_name;
-    bool has_deepspeed;           /* one was read */
-    const char *experts_named_by; /* the file that has a mixture of experts; NULL: none */
+    const char *deepspeed_name;     /* read where it is found, from here or beside the file */
+    bool has_deepspeed;             /* one was read */
+    const char *experts_named_by;   /* the file that has a mixture of experts; NULL: none */
     bool is_training; /* a file of a trainer was read, which wraps in DDP on several GPUs */
     bool is_trainer;  /* one of transformers, which drops its loss after the backward */
     bool checkpoints, reentrant, adapters, bf16;

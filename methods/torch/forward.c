@@ -196,6 +196,8 @@ static struct tdm_eager_value *loss_by_parts(struct tdm_torch_model *t,
         tdm_label(t->m, "loss");
         return tdm_cut_cross_entropy(t->m, hidden, t->head);
     }
+    if (t->settings.logits == TDM_LOGITS_PARTS)
+        return tdm_torch_parts_loss(t, hidden);
     return t->settings.logits == TDM_LOGITS_FUSED ? tdm_torch_fused_loss(t, hidden)
                                                   : tdm_torch_chunked_loss(t, hidden);
 }
@@ -211,7 +213,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
     if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED ||
-        t->settings.logits == TDM_LOGITS_CUT) {
+        t->settings.logits == TDM_LOGITS_CUT || t->settings.logits == TDM_LOGITS_PARTS) {
         struct tdm_eager_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
         struct tdm_eager_value *mean = loss_by_parts(t, input);
         tdm_drop(m, input);

@@ -365,9 +365,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut", "hf",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
-     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy",
+     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},

@@ -8,7 +8,10 @@
  * fused: Liger's fused linear cross entropy (liger_kernel/ops/fused_linear_cross_entropy.py). The
  * forward computes the gradients: the logits of some tokens are overwritten by their gradient,
  * which then enters the products of the backward.
+ * parts: torchtune's LinearCrossEntropyLoss (torchtune/modules/loss/cross_entropy_loss.py): eight
+ * products of the head, each with its loss, one after another and without checkpoints.
  */
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 
@@ -194,4 +197,59 @@ struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
     tdm_drop(m, hidden_grad);
     tdm_drop(m, weight_grad);
     return tdm_node_finish(m, node, loss);
+}
+
+/* ---- parts ---- */
+
+enum { PARTS = 8 }; /* num_output_chunks */
+
+static struct tdm_eager_value *part_loss(struct tdm_torch_model *t, struct tdm_eager_value *hidden)
+{
+    struct tdm_eager *m = t->m;
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
+    struct tdm_eager_value *logits =
+        tdm_torch_linear(m, t, hidden, t->head, t->head_bias, TDM_MODULE_HEAD);
+    logits = tdm_torch_scale_logits(m, t, logits);
+    struct tdm_eager_value *labels = tdm_value_view(m, t->ids), *loss;
+    labels->rows = hidden->rows;
+    labels->columns = 1;
+    tdm_label(m, "loss");
+    if (t->settings.compile == TDM_COMPILE_ALL) {
+        loss = tdm_fused_cross_entropy(m, logits, labels);
+    } else {
+        logits = tdm_replace(m, logits, tdm_cast(m, logits, FP32));
+        loss = tdm_cross_entropy(m, logits, labels);
+    }
+    tdm_drop(m, labels);
+    tdm_drop(m, logits);
+    m->category = before;
+    return loss;
+}
+
+/* All parts are cut before the first product, so that the backward joins them at its end. */
+struct tdm_eager_value *tdm_torch_parts_loss(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden)
+{
+    struct tdm_eager *m = t->m;
+    uint64_t rows = hidden->rows;
+    struct tdm_eager_value *parts[PARTS], *loss = NULL;
+    struct tdm_eager_value *order = tdm_value_new(m, rows, 1, INT64);
+    struct tdm_eager_value *kept = ordered(m, hidden, order); /* all have a label */
+    unsigned count = rows < PARTS ? (unsigned)rows : PARTS;
+    for (unsigned i = 0; i < count; i++)
+        parts[i] = tdm_rows(m, kept, rows / PARTS + (i < rows % PARTS));
+    for (unsigned i = 0; i < count; i++) {
+        struct tdm_eager_value *own = part_loss(t, parts[i]);
+        struct tdm_eager_value *sum = loss == NULL ? tdm_take(own) : tdm_add(m, loss, own);
+        tdm_drop(m, own);
+        tdm_drop(m, loss);
+        loss = sum;
+    }
+    for (unsigned i = 0; i < count; i++)
+        tdm_drop(m, parts[i]);
+    tdm_drop(m, kept);
+    tdm_drop(m, order);
+    return loss;
 }

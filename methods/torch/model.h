@@ -73,6 +73,8 @@ enum tdm_torch_logits {
     TDM_LOGITS_SCORE,   /* a head of num_labels outputs in place of the LM head, read at each
                            sequence's last token: sequence classification, reward models */
     TDM_LOGITS_CUT,     /* cut cross-entropy: no logits in memory */
+    TDM_LOGITS_PARTS, /* logits and loss of an eighth of the tokens at a time, whose log-softmax is
+                         kept (torchtune) */
 };
 
 /* What the loss of transformers does with logits, by its version. */

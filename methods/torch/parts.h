@@ -209,6 +209,9 @@ struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
                                                struct tdm_eager_value *hidden);
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
+/* The same, but fp32 values of all logits stay for the backward. */
+struct tdm_eager_value *tdm_torch_parts_loss(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden);
 
 /* Embedding and layers: the last hidden states, normed (forward.c). */
 struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t);
