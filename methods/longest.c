@@ -260,7 +260,12 @@ static enum tdm_status confirm(struct longest *l, const struct tdm_known_context
     *holds = l->tokens == fits->tokens || !l->prediction.gives_back;
     if (*holds)
         return TDM_OK;
-    enum tdm_status status = try_tokens(l, l->tokens, true, &l->prediction, err);
+    struct tdm_method_settings at = *l->settings;
+    at.torch.tokens = l->tokens;
+    enum tdm_status status = tdm_method_check(l->model, &at, err);
+    if (status == TDM_OK)
+        status = tdm_method_try_after(l->model, l->machine, &at, l->margin, &l->prediction,
+                                      &l->prediction, err);
     *holds = l->prediction.fits;
     l->work += l->prediction.work;
     return status;

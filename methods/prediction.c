@@ -197,13 +197,27 @@ static uint64_t less_margin(const struct tdm_machine *machine, double margin)
     return (uint64_t)((double)machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - margin));
 }
 
-/* Does a run that completes on the whole device also complete with the margin left? `limited`: the
- * result of the run with that limit, or NULL if there was none. */
+/* What is known of a run with the margin left. */
+struct limited {
+    bool fails;
+    uint64_t kept_bytes, work; /* kept_bytes: used at the peak */
+};
+
+static struct limited limited_by(const struct asked *asked, const struct tdm_torch_run *out)
+{
+    return (struct limited){.fails = failed(out),
+                            .kept_bytes = highest_bytes(out, asked->settings.step, &asked->runtime),
+                            .work = out->work};
+}
+
+/* Does a run that completes on the whole device also complete with the margin left? `limited`: what
+ * is known of that, or NULL. */
 static enum tdm_status judge_device(const struct asked *asked, uint64_t device_bytes,
-                                    const struct tdm_torch_run *limited,
-                                    struct tdm_method_prediction *p, struct tdm_error *err)
+                                    const struct limited *limited, struct tdm_method_prediction *p,
+                                    struct tdm_error *err)
 {
     struct tdm_torch_run out;
+    struct limited found;
     enum tdm_status status = TDM_OK;
     p->kept_bytes = p->steps[p->highest].used_bytes;
     p->fits_device = p->kept_bytes <= device_bytes;
@@ -216,16 +230,18 @@ static enum tdm_status judge_device(const struct asked *asked, uint64_t device_b
         status = run(asked, less_runtime(device_bytes, &p->runtime), &out, p, err);
     if (status != TDM_OK)
         return status;
-    if (limited == NULL)
-        limited = &out;
-    p->fits_device = p->gives_back = !failed(limited);
-    p->kept_bytes = p->fits_device ? highest_bytes(limited, asked->settings.step, &p->runtime) : 0;
+    if (limited == NULL) {
+        found = limited_by(asked, &out);
+        limited = &found;
+    }
+    p->fits_device = p->gives_back = !limited->fails;
+    p->kept_bytes = p->fits_device ? limited->kept_bytes : 0;
     return TDM_OK;
 }
 
 static enum tdm_status predict(const struct asked *asked, const struct tdm_machine *machine,
                                const struct tdm_method_settings *settings, double margin,
-                               const struct tdm_torch_run *limited,
+                               const struct limited *limited,
                                struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     struct tdm_torch_run out;
@@ -289,9 +305,9 @@ static enum tdm_status try_limited(const struct tdm_model *model, const struct t
         run(&asked, less_runtime(less_margin(machine, margin), &p.runtime), &out, &p, err);
     if (status == TDM_OK && whole && !failed(&out) &&
         gave_back(&out)) { /* the result on the whole device differs */
-        uint64_t work = p.work;
-        status = predict(&asked, machine, settings, margin, &out, &p, err);
-        p.work += work;
+        const struct limited limited = limited_by(&asked, &out);
+        status = predict(&asked, machine, settings, margin, &limited, &p, err);
+        p.work += limited.work;
     } else if (status == TDM_OK) {
         take_limited(&asked, machine, &out, &p);
     }
@@ -312,6 +328,24 @@ enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm
                                  struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     return try_limited(model, machine, settings, margin, false, prediction, err);
+}
+
+enum tdm_status tdm_method_try_after(const struct tdm_model *model,
+                                     const struct tdm_machine *machine,
+                                     const struct tdm_method_settings *settings, double margin,
+                                     const struct tdm_method_prediction *probe,
+                                     struct tdm_method_prediction *prediction,
+                                     struct tdm_error *err)
+{
+    struct asked asked;
+    struct tdm_method_prediction p;
+    const struct limited limited = {.kept_bytes = probe->kept_bytes, .work = probe->work};
+    ask(model, machine, settings, &asked);
+    enum tdm_status status = predict(&asked, machine, settings, margin, &limited, &p, err);
+    p.work += limited.work;
+    if (status == TDM_OK)
+        *prediction = p;
+    return status;
 }
 
 /* Lower bound of the need of a run on a device without a memory limit, if it was stopped early.

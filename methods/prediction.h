@@ -84,6 +84,15 @@ enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm
                                  const struct tdm_method_settings *settings, double margin,
                                  struct tdm_method_prediction *prediction, struct tdm_error *err);
 
+/* tdm_method_try() where tdm_method_probe() found that cached memory is given back. It runs the
+ * steps on the whole device alone. */
+enum tdm_status tdm_method_try_after(const struct tdm_model *model,
+                                     const struct tdm_machine *machine,
+                                     const struct tdm_method_settings *settings, double margin,
+                                     const struct tdm_method_prediction *probe,
+                                     struct tdm_method_prediction *prediction,
+                                     struct tdm_error *err);
+
 /* Finds the total need after a prediction that does not fit the device. Steps, peaks and host
  * memory become those of a device with unlimited memory; failure, runs, fits_device and kept_bytes
  * stay. Only least_bytes is set if even TDM_TORCH_ENDLESS bytes are too few, or if finding out

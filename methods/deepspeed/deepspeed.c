@@ -118,6 +118,13 @@ bool tdm_zero_accumulates(const struct tdm_torch_model *t)
 
 /* ---- for both stages ---- */
 
+uint64_t tdm_zero_digest(const struct tdm_deepspeed *d)
+{
+    uint64_t sum = tdm_zero_mix(1, d->waiting_count);
+    sum = tdm_zero_mix(sum, d->bucket_elements);
+    return tdm_zero_mix(sum, d->bucket + 2 * (uint64_t)d->ready);
+}
+
 uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf)
 {
     const struct tdm_deepspeed *d = t->wrapped;

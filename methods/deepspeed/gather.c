@@ -180,18 +180,36 @@ static void give_back(struct tdm_torch_model *t, uint32_t number)
 
 /* ---- the trace ---- */
 
+/* Makes room for so many more entries. */
+static void make_room(struct tdm_torch_model *t, uint32_t entries)
+{
+    struct zero_trace *trace = &tdm_zero_of(t)->trace;
+    uint32_t capacity = trace->capacity == 0 ? 1024 : trace->capacity;
+    while (capacity - trace->length < entries)
+        capacity *= 2;
+    if (capacity == trace->capacity)
+        return;
+    uint32_t *modules = realloc(trace->modules, capacity * sizeof(*modules));
+    if (modules == NULL)
+        tdm_eager_no_memory(t->m);
+    trace->modules = modules;
+    trace->capacity = capacity;
+}
+
 static void record(struct tdm_torch_model *t, uint32_t module)
 {
     struct zero_trace *trace = &tdm_zero_of(t)->trace;
-    if (trace->length == trace->capacity) {
-        uint32_t capacity = trace->capacity == 0 ? 1024 : 2 * trace->capacity;
-        uint32_t *modules = realloc(trace->modules, capacity * sizeof(*modules));
-        if (modules == NULL)
-            tdm_eager_no_memory(t->m);
-        trace->modules = modules;
-        trace->capacity = capacity;
-    }
+    make_room(t, 1);
     trace->modules[trace->length++] = module;
+}
+
+/* The latest modules, so many times more. */
+static void record_again(struct tdm_torch_model *t, uint32_t modules, uint32_t times)
+{
+    struct zero_trace *trace = &tdm_zero_of(t)->trace;
+    make_room(t, modules * times);
+    for (uint32_t i = 0; i < modules * times; i++, trace->length++)
+        trace->modules[trace->length] = trace->modules[trace->length - modules];
 }
 
 static void complete_trace(struct tdm_torch_model *t)
@@ -209,7 +227,6 @@ static void complete_trace(struct tdm_torch_model *t)
     }
     trace->recording = false;
     trace->complete = true;
-    t->m->counts_modules = true;
 }
 
 void tdm_zero3_begin_trace(struct tdm_torch_model *t)
@@ -426,6 +443,76 @@ void tdm_zero3_free_gathers(struct tdm_deepspeed *d)
         if (gather != NULL && --gather->waiting == 0)
             free(gather);
     }
+}
+
+/* ---- tiles that are not run ---- */
+
+/* All that decides what the next tile gathers, releases and reduces, but for the step of the trace:
+ * the uses that are prefetched do not change from tile to tile. 0: partitions move between disk and
+ * host memory, ahead of the trace. */
+static uint64_t digest(void *context)
+{
+    struct tdm_torch_model *t = context;
+    const struct tdm_deepspeed *d = t->wrapped;
+    struct zero_trace *trace = &tdm_zero_of(t)->trace;
+    trace->tile_steps = trace->step - trace->tile_end;
+    trace->tile_end = trace->step;
+    if (d->s.offload_param == TDM_OFFLOAD_NVME || d->s.offload_optimizer == TDM_OFFLOAD_NVME)
+        return 0;
+    uint64_t sum = tdm_zero_mix(tdm_zero_digest(d), trace->next_use);
+    sum = tdm_zero_mix(sum, (uint64_t)trace->here);
+    sum = tdm_zero_mix(sum, trace->strays);
+    for (uint32_t i = 0; i < trace->backward_count; i++)
+        sum = tdm_zero_mix(sum, trace->backward[i]);
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        const struct zero_parameter *p = &d->parameters[i];
+        uint64_t has = (uint64_t)(p->gather != NULL) | (uint64_t)(p->sent != NULL) << 1 |
+                       (uint64_t)(p->second != NULL) << 2 | (uint64_t)(p->reduced != NULL) << 3;
+        sum = tdm_zero_mix(sum, (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 |
+                                    (uint64_t)p->owner << 32);
+        sum = tdm_zero_mix(sum, (uint64_t)p->fetched_for);
+    }
+    return sum | 1;
+}
+
+/* Tiles whose modules are those of the latest one and, but for one more tile, all before a step for
+ * which a parameter was fetched: from there on it is no longer one that is used later. */
+static uint64_t tiles_alike(const struct tdm_torch_model *t, uint64_t tiles)
+{
+    const struct tdm_deepspeed *d = t->wrapped;
+    const struct zero_trace *trace = &d->trace;
+    uint64_t steps = trace->tile_steps, alike = 0;
+    if (!trace->complete || steps == 0)
+        return tiles;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        int64_t ahead = d->parameters[i].fetched_for - (int64_t)trace->step;
+        if (d->parameters[i].fetched_for != NEVER && ahead > 0 &&
+            (uint64_t)ahead / steps < tiles + 1)
+            tiles = (uint64_t)ahead / steps > 0 ? (uint64_t)ahead / steps - 1 : 0;
+    }
+    while (trace->step + alike < trace->length && alike < (tiles + 1) * steps &&
+           trace->modules[trace->step + alike] == trace->modules[trace->step + alike - steps])
+        alike++;
+    alike /= steps;
+    return alike < tiles + 1 ? (alike > 0 ? alike - 1 : 0) : tiles;
+}
+
+static uint64_t skip_tiles(void *context, uint64_t tiles)
+{
+    struct tdm_torch_model *t = context;
+    struct zero_trace *trace = &tdm_zero_of(t)->trace;
+    uint32_t steps = trace->tile_steps;
+    tiles = tiles_alike(t, tiles);
+    if (trace->recording)
+        record_again(t, steps, (uint32_t)tiles);
+    trace->step += (uint32_t)(tiles * steps);
+    trace->tile_end = trace->step;
+    return tiles;
+}
+
+void tdm_zero3_follow(struct tdm_torch_model *t)
+{
+    t->m->follower = (struct tdm_follower){.digest = digest, .skip = skip_tiles, .context = t};
 }
 
 /* ---- the hooks of modules ---- */

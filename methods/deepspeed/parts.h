@@ -67,6 +67,7 @@ struct zero_trace {
     int64_t here;                       /* gathered elements: __n_available_params */
     uint32_t *backward, backward_count; /* modules whose backward has begun, the latest last */
     uint32_t strays;                    /* deviations from the trace; 0 is expected */
+    uint32_t tile_end, tile_steps;      /* the step after the latest tile, and its steps */
 };
 
 struct tdm_deepspeed {
@@ -113,6 +114,16 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
                                            uint64_t rows, uint64_t columns, uint16_t element_bytes,
                                            bool trained);
 bool tdm_zero_accumulates(const struct tdm_torch_model *t);
+
+/* Adds a number to a digest. */
+static inline uint64_t tdm_zero_mix(uint64_t digest, uint64_t with)
+{
+    uint64_t x = (digest ^ with) * UINT64_C(0x9e3779b97f4a7c15);
+    return x ^ x >> 29;
+}
+
+/* A digest of the gradients that are waiting to be reduced. */
+uint64_t tdm_zero_digest(const struct tdm_deepspeed *d);
 
 /* The number of the parameter of a leaf. */
 uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf);
@@ -220,6 +231,8 @@ struct tdm_eager_value *tdm_zero3_enter(const struct tdm_torch_model *t, uint32_
                                         struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_zero3_leave(const struct tdm_torch_model *t, uint32_t module,
                                         struct tdm_eager_value *y);
+/* The machine may skip tiles, of which the trace is told. */
+void tdm_zero3_follow(struct tdm_torch_model *t);
 void tdm_zero3_leftovers(struct tdm_torch_model *t); /* modules that no backward has released */
 void tdm_zero3_release_all(struct tdm_torch_model *t);
 void tdm_zero3_gather_persistent(struct tdm_torch_model *t);

@@ -49,9 +49,22 @@ static void flatten_parameters(struct tdm_torch_model *t)
             tdm_value_set_data(t->m, t->parameters[i], d->flat);
 }
 
+static uint64_t digest(void *context)
+{
+    const struct tdm_torch_model *t = context;
+    return tdm_zero_digest(t->wrapped) | 1;
+}
+
+static uint64_t skip_tiles(void *context, uint64_t tiles)
+{
+    (void)context;
+    return tiles;
+}
+
 void tdm_zero2_start(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    t->m->follower = (struct tdm_follower){.digest = digest, .skip = skip_tiles, .context = t};
     uint64_t align = 2 * d->ranks, largest = 0;
     d->keeps_gradients = t->settings.wrapper == &tdm_deepspeed_zero1_wrapper;
     if (d->s.offload_optimizer)

@@ -149,6 +149,7 @@ void tdm_zero3_start(struct tdm_torch_model *t)
             tdm_value_vacate(t->m, t->parameters[i]);
         }
     t->m->linear_function = true;
+    tdm_zero3_follow(t);
 }
 
 uint64_t tdm_zero3_weight_bytes(const struct tdm_torch_model *t)

@@ -250,6 +250,20 @@ bool tdm_value_append(struct tdm_eager *m, struct tdm_eager_value *value,
     return true;
 }
 
+uint64_t tdm_value_repeat(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t rounds)
+{
+    struct tdm_storage *s = value->storage;
+    const uint64_t before = m->bytes->allocated;
+    bool blocks = tdm_torch_repeat(m->allocator, s->block, rounds, &m->status);
+    if (m->status == TDM_NO_MEMORY)
+        tdm_eager_no_memory(m);
+    m->live[s->category] += m->bytes->allocated - before;
+    s->bytes += m->bytes->allocated - before;
+    s->count += (uint32_t)rounds;
+    s->blocks += blocks ? rounds : 0;
+    return blocks ? 0 : rounds;
+}
+
 void tdm_value_vacate(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     empty_storage(m, value->storage);

@@ -117,7 +117,7 @@ struct tdm_eager_value {
 
 struct tdm_eager;
 
-#define TDM_MOST_INPUTS 6u
+#define TDM_MOST_INPUTS 8u
 #define TDM_MOST_SAVED 8u
 #define TDM_MOST_OUTPUTS 4u
 
@@ -206,6 +206,18 @@ struct tdm_gpu_facts {
     uint32_t capability; /* of CUDA, times 10: 90 for Hopper */
 };
 
+/* Code beside the machine that acts on the modules and gradients of tiles, and remembers what it
+ * did. Without it, every tile is run where gradients are waited for. */
+struct tdm_follower {
+    /* Called at the end of tiles that may be like the next one: a digest of all that decides what
+     * it does in that. 0: it cannot say. */
+    uint64_t (*digest)(void *context);
+    /* Called after the second of two tiles with the same digest: does what `tiles` more would do to
+     * it, or fewer of them; returns their number. Another one, at least, follows. */
+    uint64_t (*skip)(void *context, uint64_t tiles);
+    void *context;
+};
+
 #define TDM_THREADS 2u /* the calling thread and autograd's */
 #define TDM_CAST_MOST 4096u
 #define TDM_MOST_GROUPS 256u
@@ -223,7 +235,8 @@ struct tdm_eager {
     /* Products are a Function that saves both operands, as in DeepSpeed and BMTrain. */
     bool linear_function;
     bool partial_gradients;      /* later tiles will add to the gradients */
-    bool counts_modules;         /* the wrapper follows the modules that run: no tile is skipped */
+    uint64_t skipped;            /* nodes and moments that were counted without a run */
+    bool runs_all_tiles;         /* also those that do what the ones before them did */
     bool stopped;                /* a checkpointed function has recomputed all that was saved */
     bool in_backward;            /* autograd's thread runs */
     struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
@@ -250,8 +263,9 @@ struct tdm_eager {
     /* Called when a leaf has accumulated a gradient; or NULL. */
     void (*gradient_ready)(void *context, struct tdm_eager_value *leaf);
     void *gradient_context;
-    struct tdm_pool *pools;   /* where values, storages and nodes come from */
-    struct tdm_node *dropped; /* nodes to free */
+    struct tdm_follower follower; /* its functions may be NULL */
+    struct tdm_pool *pools;       /* where values, storages and nodes come from */
+    struct tdm_node *dropped;     /* nodes to free */
     bool dropping;
     void *spare_values, *spare_storages, *spare_nodes;
     jmp_buf no_memory; /* where to go if the process has no memory for another item, */
@@ -282,6 +296,9 @@ bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value,
  * memory for it. */
 bool tdm_value_append(struct tdm_eager *m, struct tdm_eager_value *value,
                       struct tdm_torch_block *last, uint64_t bytes, struct tdm_torch_block **made);
+/* Makes a value, which is alone with its memory, stand for those too that so many further rounds
+ * would leave (tdm_torch_repeats). Returns how many of them are not counted when it is freed. */
+uint64_t tdm_value_repeat(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t rounds);
 /* A new value with the shape, dtype and memory order of another one. */
 struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like);
 /* Another value with the same storage, without a node. */

@@ -7,6 +7,7 @@
 #include "methods/eager/parts.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* Rows of tile number i, as torch.chunk cuts them: equal in all but the last; 0 past the last. */
 static uint64_t rows_of(const struct tdm_eager_value *x, uint64_t tiles, uint64_t i)
@@ -56,30 +57,152 @@ static uint64_t count_tiles(const struct tdm_eager_value *x, uint64_t tiles)
     return most == 0 ? 0 : tdm_size_ceil_div(x->rows, most);
 }
 
-/* Once the machine has failed, nothing is allocated any more, and all that tiles still do is to
- * count nodes and frees (`sequence` and `moment` of the machine). From the second tile after the
- * failure on, all but the last tile count the same, so their counts are added without a run. */
-struct failed_tiles {
-    unsigned run;
-    uint64_t sequence, moment; /* after the latest of them */
+/* ---- tiles that are not run ---- */
+
+/* What a tile changed beside the allocator. */
+struct tile_counts {
+    uint64_t nodes, moments;
+    uint64_t live[TDM_METHOD_CATEGORIES];
 };
 
-/* To be called after tile number i of `count`. Returns the number of the tile to go on from, which
- * is i unless tiles are skipped. */
-static uint64_t skip_tiles(struct tdm_eager *m, struct failed_tiles *failed, uint64_t i,
-                           uint64_t count)
+/* The two latest tiles. If they did the same, those that follow do it too, up to the last but one,
+ * and are not run: their nodes, allocations and frees are only counted. After the machine has
+ * failed they only count in any case. */
+struct tiles {
+    struct tdm_torch_round rounds[2];
+    struct tile_counts counts[2];
+    unsigned run;
+    uint64_t digest;                      /* of the follower after the latest tile; 0: not asked */
+    uint64_t sequence, moment, host_live; /* before the tile */
+    uint64_t kept_aside;
+    uint64_t live[TDM_METHOD_CATEGORIES];
+};
+
+static void start_tiles(struct tiles *t)
 {
-    if (m->status == TDM_OK || m->counts_modules)
+    t->run = 0;
+    t->digest = 0;
+}
+
+static bool may_skip(const struct tdm_eager *m)
+{
+    return m->observe == NULL && !m->runs_all_tiles &&
+           (m->gradient_ready == NULL || m->follower.digest != NULL);
+}
+
+/* Tensors that casts, checkpoints and their recomputation have counted so far. */
+static uint64_t kept_aside(const struct tdm_eager *m)
+{
+    const struct tdm_frame *saving = m->saving;
+    uint64_t count = m->cast_count + (m->repeating == NULL ? 0 : m->repeating->made_again);
+    if (saving != NULL)
+        count += (uint64_t)saving->saved_count + saving->products + saving->selected_count;
+    return count;
+}
+
+static void begin_tile(struct tdm_eager *m, struct tiles *t)
+{
+    struct tdm_torch_round *round = &t->rounds[t->run % 2];
+    if (!may_skip(m))
+        return;
+    round->count = 0;
+    round->unclear = false;
+    t->sequence = m->sequence;
+    t->moment = m->moment;
+    t->host_live = m->host_live;
+    t->kept_aside = kept_aside(m);
+    memcpy(t->live, m->live, sizeof(t->live));
+    tdm_torch_watch(m->allocator, round);
+}
+
+static bool counts_are_same(const struct tiles *t)
+{
+    const struct tile_counts *a = &t->counts[0], *b = &t->counts[1];
+    return a->nodes == b->nodes && a->moments == b->moments &&
+           memcmp(a->live, b->live, sizeof(a->live)) == 0;
+}
+
+/* Does the tile leave one value of its own, `kept` (NULL: none), and nothing else? */
+static bool leaves_only(const struct tile_counts *counts, const struct tdm_eager_value *kept)
+{
+    const struct tdm_storage *s = kept == NULL ? NULL : kept->storage;
+    if (s != NULL && (s->references > 1 || s->shared || s->count > 1))
+        return false;
+    for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+        if (counts->live[c] != (s != NULL && s->category == c ? s->bytes : 0))
+            return false;
+    return true;
+}
+
+/* Tiles of which each moves the machine by so many moments, before it reaches its most. */
+static uint64_t before_most(const struct tdm_eager *m, uint64_t moments)
+{
+    if (m->most_moments == 0 || m->status != TDM_OK || moments == 0)
+        return UINT64_MAX;
+    uint64_t left = m->most_moments > m->moment ? (m->most_moments - m->moment) / moments : 0;
+    return left > 0 ? left - 1 : 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* To be called after tile number i of `count`, which leaves `kept` (NULL: nothing). Returns the
+ * number of the tile to go on from, which is i unless tiles are skipped. *uncounted grows by the
+ * skipped tiles' values whose frees will not be counted. */
+static uint64_t end_tile(struct tdm_eager *m, struct tiles *t, uint64_t i, uint64_t count,
+                         struct tdm_eager_value *kept, uint64_t *uncounted)
+{
+    struct tile_counts *now = &t->counts[t->run % 2];
+    const struct tdm_torch_round *round = &t->rounds[t->run % 2];
+    bool changed = t->host_live != m->host_live || t->kept_aside != kept_aside(m);
+    tdm_torch_watch(m->allocator, NULL);
+    if (!may_skip(m))
         return i;
-    uint64_t nodes = m->sequence - failed->sequence, frees = m->moment - failed->moment;
-    failed->sequence = m->sequence;
-    failed->moment = m->moment;
-    if (failed->run++ < 2 || i + 2 >= count)
+    *now =
+        (struct tile_counts){.nodes = m->sequence - t->sequence, .moments = m->moment - t->moment};
+    for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+        now->live[c] = m->live[c] - t->live[c];
+    uint64_t digest = t->digest;
+    t->digest = 0;
+    if (++t->run < 2 || i + 3 >= count || changed || !counts_are_same(t) || !leaves_only(now, kept))
         return i;
-    uint64_t skipped = count - 2 - i;
-    m->sequence += skipped * nodes;
-    m->moment += skipped * frees;
-    return count - 2;
+    if (kept != NULL && kept->storage->block == NULL)
+        kept = NULL; /* the machine has failed */
+    const struct tdm_torch_round *before = &t->rounds[t->run % 2];
+    uint64_t tiles =
+        tdm_torch_repeats(m->allocator, before, round, kept == NULL ? NULL : kept->storage->block);
+    tiles = least(least(count - 3 - i, before_most(m, now->moments)), tiles);
+    if (tiles > 0 && m->follower.digest != NULL) {
+        t->digest = m->follower.digest(m->follower.context);
+        tiles =
+            digest != 0 && digest == t->digest ? m->follower.skip(m->follower.context, tiles) : 0;
+    }
+    if (tiles == 0)
+        return i;
+    if (kept != NULL)
+        *uncounted += tdm_value_repeat(m, kept, tiles);
+    m->sequence += tiles * now->nodes;
+    m->moment += tiles * now->moments;
+    m->skipped += tiles * (now->nodes + now->moments);
+    t->run = 0;
+    t->digest = 0;
+    return i + tiles;
+}
+
+static void run_tiles(struct tdm_eager *m, const struct tdm_function *function,
+                      struct tdm_eager_value *x, struct tdm_eager_value *grad,
+                      struct tdm_eager_value *incoming, uint64_t tiles, uint64_t count)
+{
+    struct tiles t;
+    uint64_t uncounted = 0;
+    start_tiles(&t);
+    for (uint64_t i = 0; i < count; i++) {
+        begin_tile(m, &t);
+        run_tile(m, function, x, grad, incoming, rows_of(x, tiles, i), i + 1 == count);
+        i = end_tile(m, &t, i, count, NULL, &uncounted);
+    }
 }
 
 /* ---- TiledMLP ---- */
@@ -92,9 +215,7 @@ static void tiled_backward(struct tdm_eager *m, struct tdm_node *node,
     if (tdm_node_needs(node, 0))
         grad = tdm_value_like(m, x);
     const uint64_t tiles = node->facts[0], tile_count = count_tiles(x, tiles);
-    struct failed_tiles failed = {0};
-    for (uint64_t i = 0; i < tile_count; i = 1 + skip_tiles(m, &failed, i, tile_count))
-        run_tile(m, &frame->function, x, grad, grads[0], rows_of(x, tiles, i), i + 1 == tile_count);
+    run_tiles(m, &frame->function, x, grad, grads[0], tiles, tile_count);
     results[0] = grad;
     tdm_drop(m, x);
 }
@@ -109,15 +230,20 @@ struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function
     uint32_t count = 0;
     m->grad_enabled = false;
     const uint64_t tile_count = count_tiles(x, tiles);
-    struct failed_tiles failed = {0};
-    for (uint64_t i = 0; i < tile_count; i = 1 + skip_tiles(m, &failed, i, tile_count)) {
+    uint64_t uncounted = 0;
+    struct tiles t;
+    start_tiles(&t);
+    for (uint64_t i = 0; i < tile_count; i++) {
+        begin_tile(m, &t);
         struct tdm_eager_value *tile = part(m, x, rows_of(x, tiles, i));
-        made[count++] = function->run(m, function->model, function->layer, tile);
+        made[count] = function->run(m, function->model, function->layer, tile);
         tdm_drop(m, tile);
+        i = end_tile(m, &t, i, tile_count, made[count++], &uncounted);
     }
     struct tdm_eager_value *y = tdm_value_new(m, x->rows, made[0]->columns, made[0]->element_bytes);
     while (count > 0)
         tdm_drop(m, made[--count]);
+    m->moment += uncounted;
     m->grad_enabled = grad_enabled;
     if (node != NULL) {
         node->facts[0] = tiles;
@@ -146,10 +272,7 @@ struct tdm_eager_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_fun
                                            tiled_loss_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_eager_value *grad = tdm_node_needs(node, 0) ? tdm_value_like(m, x) : NULL;
-    const uint64_t tile_count = count_tiles(x, tiles);
-    struct failed_tiles failed = {0};
-    for (uint64_t i = 0; i < tile_count; i = 1 + skip_tiles(m, &failed, i, tile_count))
-        run_tile(m, function, x, grad, NULL, rows_of(x, tiles, i), i + 1 == tile_count);
+    run_tiles(m, function, x, grad, NULL, tiles, count_tiles(x, tiles));
     struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, sizeof(float));
     if (grad != NULL)
         tdm_node_save(m, node, grad);

@@ -54,6 +54,7 @@ struct tdm_torch_allocator {
     struct slab *slabs;
     struct tdm_torch_block *spares;
     struct tdm_torch_block *waiting; /* freed blocks that another stream still uses */
+    struct tdm_torch_round *watch;   /* where events are noted; NULL: nowhere */
 };
 
 /* The size to which a block of an expandable segment can grow. */
@@ -409,8 +410,16 @@ static void release_segment(struct tdm_torch_allocator *a, struct tdm_torch_bloc
     spare(a, segment);
 }
 
+/* Something that notes do not tell. */
+static void lose_track(struct tdm_torch_allocator *a)
+{
+    if (a->watch != NULL)
+        a->watch->unclear = true;
+}
+
 void tdm_torch_settle(struct tdm_torch_allocator *a)
 {
+    lose_track(a);
     for (struct tdm_torch_block *block = a->waiting, *next; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
@@ -421,6 +430,7 @@ void tdm_torch_settle(struct tdm_torch_allocator *a)
 
 void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 {
+    lose_track(a);
     tdm_torch_settle(a);
     for (unsigned pool = 0; pool < POOLS; pool++) {
         struct tdm_free_blocks *f = a->free_blocks[pool];
@@ -510,13 +520,41 @@ static void count(struct tdm_torch_allocator *a, struct tdm_torch_block *block, 
     raise_peak(a->now.allocated, &a->peak.allocated);
 }
 
+/* Uses a block, which is not among the free ones, for a request. */
+static enum tdm_status use(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
+                           uint64_t bytes, uint64_t size)
+{
+    if (worth_splitting(a, block, size)) {
+        struct tdm_torch_block *rest = split(a, block, size);
+        if (rest == NULL)
+            return TDM_NO_MEMORY;
+        keep_out(a, rest);
+    }
+    block->allocated = true;
+    count(a, block, bytes, block->size);
+    return TDM_OK;
+}
+
+static void note(struct tdm_torch_allocator *a, const struct tdm_torch_block *block, uint64_t size,
+                 uint64_t picked, uint64_t room, bool grown)
+{
+    if (a->watch != NULL)
+        tdm_round_note(a->watch, &(struct tdm_torch_note){.address = block->address,
+                                                          .size = size,
+                                                          .picked = picked,
+                                                          .room = room,
+                                                          .pool = block->pool,
+                                                          .grown = grown});
+}
+
 enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
                                  struct tdm_torch_block **out)
 {
     uint64_t size = rounded(bytes);
     uint32_t pool = pool_of(stream, size);
     struct tdm_torch_block *block = find_free(a, pool, size);
-    if (block != NULL) {
+    bool grown = block == NULL;
+    if (!grown) {
         take_free(a, block);
     } else {
         enum tdm_status status = grow(a, pool, size, &block);
@@ -528,14 +566,11 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream,
         if (status != TDM_OK)
             return status;
     }
-    if (worth_splitting(a, block, size)) {
-        struct tdm_torch_block *rest = split(a, block, size);
-        if (rest == NULL)
-            return TDM_NO_MEMORY;
-        keep_out(a, rest);
-    }
-    block->allocated = true;
-    count(a, block, bytes, block->size);
+    uint64_t picked = block->size, room = grown_size(block);
+    enum tdm_status status = use(a, block, bytes, size);
+    if (status != TDM_OK)
+        return status;
+    note(a, block, size, picked, room, grown);
     *out = block;
     return TDM_OK;
 }
@@ -549,6 +584,7 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     if (next == NULL || block->after != next || !is_last_best(a, pool, size) ||
         (next->size > size && !worth_splitting(a, next, size)))
         return false;
+    lose_track(a);
     next->address += size;
     next->size -= size;
     block->size += size;
@@ -564,6 +600,7 @@ void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block
 {
     if (block == NULL)
         return;
+    note(a, block, 0, 0, 0, false);
     a->now.requested -= block->requested;
     a->now.allocated -= block->size;
     make_free(a, block);
@@ -587,10 +624,85 @@ void tdm_torch_free_later(struct tdm_torch_allocator *a, struct tdm_torch_block 
 {
     if (block == NULL)
         return;
+    lose_track(a);
     a->now.requested -= block->requested;
     a->now.allocated -= block->size;
     block->right = a->waiting;
     a->waiting = block;
+}
+
+/* ---- rounds ---- */
+
+void tdm_torch_watch(struct tdm_torch_allocator *a, struct tdm_torch_round *round)
+{
+    a->watch = round;
+}
+
+/* How often can a round move on through a free block, so that it would take the same of that and
+ * of others? What took it once takes it again while it is large enough, as it only gets smaller.
+ * What took another one would take it once it is smaller than that, or than that could grow to,
+ * unless it is too small for that. */
+static uint64_t moves_left(uint64_t bytes, const struct tdm_round_facts *facts)
+{
+    uint64_t least = facts->most_room;
+    if (least < SMALL_MOST || facts->least_rest < facts->least_size)
+        least = SMALL_MOST;
+    return facts->least_rest > least ? (facts->least_rest - least - 1) / bytes : 0;
+}
+
+/* Each kept block has a segment of its own, of which no other allocation would take the rest. One
+ * less than fit are counted: the next round then also does the same. */
+static uint64_t segments_left(const struct tdm_torch_allocator *a, uint64_t size,
+                              uint64_t least_size)
+{
+    uint64_t bytes = segment_bytes(size), rest = bytes - size;
+    if (size < OWN_SEGMENT || (rest > SMALL_MOST && least_size <= rest) ||
+        a->limit <= a->now.reserved)
+        return 0;
+    uint64_t all = (a->limit - a->now.reserved) / bytes;
+    return all > 0 ? all - 1 : 0;
+}
+
+uint64_t tdm_torch_repeats(const struct tdm_torch_allocator *a,
+                           const struct tdm_torch_round *before, const struct tdm_torch_round *now,
+                           const struct tdm_torch_block *kept)
+{
+    struct tdm_round_facts facts;
+    if (kept == NULL)
+        return tdm_rounds_alike(before, now, 0, 0, &facts) ? UINT64_MAX : 0;
+    if (kept->pool % KINDS == SMALL ||
+        !tdm_rounds_alike(before, now, kept->address, kept->size, &facts) ||
+        (a->expandable && facts.grown))
+        return 0;
+    return facts.grown ? segments_left(a, rounded(kept->requested), facts.least_size)
+                       : moves_left(kept->size, &facts);
+}
+
+bool tdm_torch_repeat(struct tdm_torch_allocator *a, struct tdm_torch_block *kept, uint64_t rounds,
+                      enum tdm_status *status)
+{
+    uint64_t bytes = kept->requested, size = rounded(bytes), all = rounds * kept->size;
+    struct tdm_torch_block *next = kept->after, *last = kept;
+    if (is_free(next) && next->size > all) {
+        take_free(a, next);
+        next->address += all;
+        next->size -= all;
+        kept->size += all;
+        keep_out(a, next);
+        count(a, kept, rounds * bytes, all);
+        return false;
+    }
+    for (; rounds > 0 && *status == TDM_OK; rounds--) {
+        struct tdm_torch_block *block;
+        *status = grow(a, kept->pool, size, &block);
+        if (*status == TDM_OK)
+            *status = use(a, block, bytes, size);
+        if (*status != TDM_OK)
+            return true;
+        tdm_torch_link(last, block);
+        last = block;
+    }
+    return true;
 }
 
 uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block)

@@ -19,6 +19,7 @@
 #define TDM_METHODS_TORCH_ALLOCATOR_H
 
 #include "base/status.h"
+#include "methods/torch/rounds.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,6 +73,21 @@ void tdm_torch_free_linked(struct tdm_torch_allocator *allocator, struct tdm_tor
  * caller signals that by settling; the allocator also assumes it when memory is short. */
 void tdm_torch_free_later(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);
 void tdm_torch_settle(struct tdm_torch_allocator *allocator);
+
+/* Notes all allocations and frees in `round`, from its end on; NULL: no longer. */
+void tdm_torch_watch(struct tdm_torch_allocator *allocator, struct tdm_torch_round *round);
+
+/* How many further rounds would do the same as the two latest ones, which leave `kept` allocated
+ * (NULL: nothing). Each of them would cut its own block behind `kept`, or take it from a segment of
+ * its own. 0: none, as far as is known; UINT64_MAX: any number. */
+uint64_t tdm_torch_repeats(const struct tdm_torch_allocator *allocator,
+                           const struct tdm_torch_round *before, const struct tdm_torch_round *now,
+                           const struct tdm_torch_block *kept);
+
+/* Allocates what so many further rounds leave. They become part of `kept`, or blocks of their own,
+ * linked behind it. True: blocks of their own. TDM_NO_MEMORY goes to *status. */
+bool tdm_torch_repeat(struct tdm_torch_allocator *allocator, struct tdm_torch_block *kept,
+                      uint64_t rounds, enum tdm_status *status);
 
 /* Bytes that the block counts as allocated, and bytes that were requested. */
 uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block);

@@ -154,6 +154,7 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
     if (status == TDM_NO_MEMORY)
         tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
     run->work = r.eager.sequence + r.eager.moment;
+    run->skipped = r.eager.skipped;
     r.number = 0;
     r.system->free(r.state);
     tdm_eager_end(&r.eager);

@@ -56,8 +56,9 @@ struct tdm_torch_device {
 
 struct tdm_torch_run {
     uint64_t weight_bytes;
-    uint64_t work;  /* number of operations, allocations and frees that were simulated */
-    uint32_t steps; /* steps that began: fewer than requested if one failed */
+    uint64_t work;    /* number of operations, allocations and frees */
+    uint64_t skipped; /* of these, those that repeat others and were not simulated */
+    uint32_t steps;   /* steps that began: fewer than requested if one failed */
     struct tdm_torch_step step[TDM_TORCH_STEPS];
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that a prediction does not do work that cannot change it, because a refusal makes dozens of
- * predictions: tiles after a failure are counted and not run, and the tensors of chunks that are
- * not run are one value. */
+ * predictions: tiles that do what the ones before them did are counted and not run, and the tensors
+ * of chunks that are not run are one value. */
 #include "methods/chunk/parts.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/tiles.h"
@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -62,7 +63,7 @@ static uint64_t count_tiles(bool all, unsigned *runs)
     struct tdm_torch_allocator *allocator;
     struct tdm_eager *m = start(24 * MIB, &allocator);
     const struct tdm_function function = {.run = count_run, .model = (const void *)&runs};
-    m->counts_modules = all;
+    m->runs_all_tiles = all;
     struct tdm_eager_value *x = tdm_value_leaf(m, 8 * K, K, 2, true);
     struct tdm_eager_value *y = tdm_tiled(m, &function, x, TILES);
     tdm_backward(m, y, NULL);
@@ -82,6 +83,176 @@ static void failed_tiles_are_counted(void **state)
     assert_int_equal(work, all_work);
     assert_true(all_runs > 3 * TILES / 2);
     assert_true(runs < all_runs / 2);
+}
+
+/* What a run of a tiled function leaves and took, beside its blocks. */
+struct tiled_run {
+    uint64_t sequence, moment;
+    uint64_t at_peak[TDM_METHOD_CATEGORIES];
+    struct tdm_torch_bytes peak, now;
+    struct tdm_tensor_group largest[4];
+    uint32_t groups;
+};
+
+struct product {
+    struct tdm_eager_value *weight;
+    uint64_t *runs;
+};
+
+static struct tdm_eager_value *count_product(struct tdm_eager *m, const void *model, uint32_t layer,
+                                             struct tdm_eager_value *x)
+{
+    const struct product *product = model;
+    (void)layer;
+    (*product->runs)++;
+    struct tdm_eager_value *wide = tdm_value_new(m, x->rows, 3 * x->columns, 2);
+    struct tdm_eager_value *y = tdm_linear(m, x, product->weight, NULL, true);
+    tdm_drop(m, wide);
+    return y;
+}
+
+/* The first run leaves holes of several sizes, which the second one fills. */
+static uint64_t run_tiled(bool all, bool expandable, uint64_t rows, uint64_t tiles,
+                          struct tiled_run *run)
+{
+    struct tdm_error err;
+    struct tdm_torch_allocator *allocator;
+    struct tdm_eager *m = calloc(1, sizeof(*m));
+    assert_non_null(m);
+    must(tdm_torch_allocator_create(64 * K * MIB, expandable, &allocator, &err), &err);
+    tdm_eager_start(m, allocator, &hopper);
+    m->runs_all_tiles = all;
+    struct tdm_eager_value *weight = tdm_value_leaf(m, K, K, 2, true);
+    uint64_t runs = 0;
+    const struct product product = {.weight = weight, .runs = &runs};
+    const struct tdm_function function = {.run = count_product, .model = &product};
+    struct tdm_eager_value *holes[8];
+    for (unsigned i = 0; i < 8; i++)
+        holes[i] = tdm_value_new(m, K * (3 + 11 * i), K, 2);
+    for (unsigned i = 0; i < 8; i += 2)
+        tdm_drop(m, holes[i]);
+    struct tdm_eager_value *x = tdm_value_leaf(m, rows, K, 2, true);
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_eager_value *y = tdm_tiled(m, &function, x, tiles);
+        tdm_backward(m, y, NULL);
+        tdm_drop(m, y);
+    }
+    assert_int_equal(m->status, TDM_OK);
+    *run = (struct tiled_run){.sequence = m->sequence,
+                              .moment = m->moment,
+                              .peak = tdm_torch_peak(allocator),
+                              .now = tdm_torch_current(allocator)};
+    memcpy(run->at_peak, m->at_peak, sizeof(run->at_peak));
+    run->groups = tdm_eager_largest(m, run->largest, 4);
+    for (unsigned i = 1; i < 8; i += 2)
+        tdm_drop(m, holes[i]);
+    tdm_drop(m, x->grad);
+    tdm_drop(m, weight->grad);
+    tdm_drop(m, x);
+    tdm_drop(m, weight);
+    end(m, allocator);
+    return runs;
+}
+
+static void same_run(const struct tiled_run *a, const struct tiled_run *b)
+{
+    assert_int_equal(a->sequence, b->sequence);
+    assert_int_equal(a->moment, b->moment);
+    assert_memory_equal(a->at_peak, b->at_peak, sizeof(a->at_peak));
+    assert_memory_equal(&a->peak, &b->peak, sizeof(a->peak));
+    assert_memory_equal(&a->now, &b->now, sizeof(a->now));
+    assert_int_equal(a->groups, b->groups);
+    for (uint32_t i = 0; i < a->groups; i++) {
+        assert_int_equal(a->largest[i].bytes, b->largest[i].bytes);
+        assert_int_equal(a->largest[i].count, b->largest[i].count);
+    }
+}
+
+/* Whatever the sizes, the peaks and all counts are those of a run of all tiles. Of 2,000 tiles, in
+ * two forwards and two backwards, most are not run: segments that one forward takes one by one, or
+ * maps page by page, another one takes at once, or the other way round. */
+static void tiles_alike_are_counted(void **state)
+{
+    static const uint64_t rows[] = {100, 2000, 2048, 20000, 31337, 65536, 400000, 1000000};
+    static const uint64_t tiles[] = {1, 2, 3, 4, 5, 7, 50, 500};
+    (void)state;
+    for (unsigned e = 0; e < 2; e++) {
+        for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)
+            for (size_t t = 0; t < sizeof(tiles) / sizeof(tiles[0]); t++) {
+                struct tiled_run all, some;
+                uint64_t most = run_tiled(true, e == 1, rows[r], tiles[t], &all);
+                assert_true(run_tiled(false, e == 1, rows[r], tiles[t], &some) <= most);
+                same_run(&all, &some);
+            }
+        struct tiled_run run;
+        assert_true(run_tiled(false, e == 1, 4000000, 500, &run) < 700);
+    }
+}
+
+/* ---- steps whose tiles gather parameters, or reduce gradients ---- */
+
+static void count_event(void *context, const struct tdm_torch_event *event)
+{
+    (void)event;
+    (*(uint64_t *)context)++;
+}
+
+/* With an observer every tile is run. */
+static void steps_of_tiles_are_the_same(void **state)
+{
+    static const struct {
+        const char *method;
+        uint64_t tokens;
+        const char *pairs[2];
+    } cases[] = {
+        {"alst", 64 * K, {"tiled_mlp_compute=auto"}},
+        {"alst", 200 * K, {"tiled_mlp_compute=500", "tiled_logits=100"}},
+        {"alst", 96 * K, {"tiled_mlp_compute=40", "stage3_max_live_parameters=30000000"}},
+        {"alst", 96 * K, {"tiled_mlp_compute=40", "stage3_max_reuse_distance=1000000"}},
+        {"alst", 96 * K, {"tiled_mlp_compute=40", "offload_param=cpu"}},
+        {"alst", 96 * K, {"tiled_mlp_compute=40", "allocator_conf=default"}},
+        {"zero2", 32 * K, {"tiled_mlp_compute=40", "offload_optimizer=cpu"}},
+    };
+    const struct tdm_method *method;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_method_settings settings = {
+            .torch = {.tokens = cases[i].tokens, .batch = 1, .ranks = 2}};
+        struct tdm_method_choices choices;
+        struct tdm_torch_run quick, whole;
+        uint64_t events = 0;
+        const struct tdm_torch_observer observer = {.event = count_event, .context = &events};
+        const struct tdm_torch_device device = {
+            .gpu = hopper, .capacity_bytes = 120 * K * MIB, .limit_bytes = 120 * K * MIB};
+        must(tdm_method_find(cases[i].method, &method, &err), &err);
+        must(tdm_method_apply(method, cases[i].pairs, cases[i].pairs[1] != NULL ? 2 : 1, &settings,
+                              &choices, &err),
+             &err);
+        must(tdm_method_check(model, &settings, &err), &err);
+        must(tdm_torch_run(model, &settings, &device, TDM_TORCH_STEPS, NULL, &quick, &err), &err);
+        must(tdm_torch_run(model, &settings, &device, TDM_TORCH_STEPS, &observer, &whole, &err),
+             &err);
+        assert_true(events > 0);
+        assert_int_equal(quick.work, whole.work);
+        assert_int_equal(whole.skipped, 0);
+        assert_true(quick.skipped > quick.work / 4);
+        assert_int_equal(quick.steps, whole.steps);
+        for (uint32_t s = 0; s < quick.steps; s++) {
+            const struct tdm_torch_step *a = &quick.step[s], *b = &whole.step[s];
+            assert_memory_equal(&a->peak, &b->peak, sizeof(a->peak));
+            assert_memory_equal(a->end_bytes, b->end_bytes, sizeof(a->end_bytes));
+            assert_memory_equal(a->categories, b->categories, sizeof(a->categories));
+            assert_int_equal(a->failed, b->failed);
+            assert_int_equal(a->host_bytes, b->host_bytes);
+            assert_int_equal(a->largest_count, b->largest_count);
+            for (uint32_t g = 0; g < a->largest_count; g++)
+                assert_int_equal(a->largest[g].bytes, b->largest[g].bytes);
+        }
+    }
+    tdm_model_free(model);
 }
 
 /* ---- chunks ---- */
@@ -120,6 +291,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failed_tiles_are_counted),
+        cmocka_unit_test(tiles_alike_are_counted),
+        cmocka_unit_test(steps_of_tiles_are_the_same),
         cmocka_unit_test(chunks_that_are_not_run_are_one_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
