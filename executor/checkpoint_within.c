@@ -300,7 +300,7 @@ enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpo
              "%s: was saved within step %" PRIu64 ", which %s cannot finish: that takes the "
              "schedule that began it%s%s",
              checkpoint->directory, checkpoint->step + 1, user->schedule_path,
-             checkpoint->differences[0] == '\0' ? "" : "; other is ", checkpoint->differences);
+             checkpoint->differences[0] == '\0' ? "" : "; what differs: ", checkpoint->differences);
     return tdm_hint(err, "resume with that schedule, or, with this one, from a step-N");
 }
 
