@@ -38,8 +38,10 @@ enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *
     tdm_fail(err, TDM_IO, "%s: cannot be written: %s", path, strerror(reason));
     if (reason == ENOSPC || reason == EDQUOT)
         tdm_hint(err, "free space on that file system, or write elsewhere");
-    else if (reason == ENOENT || reason == ENOTDIR)
+    else if (reason == ENOENT)
         tdm_hint(err, "create the directory first");
+    else if (reason == ENOTDIR)
+        tdm_hint(err, "a part of that path is a file");
     else if (reason == EACCES || reason == EROFS || reason == EPERM)
         tdm_hint(err, "write to a place that you may write to");
     else if (reason == ENAMETOOLONG)

@@ -3,8 +3,8 @@
 """What a step of a small model of each family allocates, by PyTorch's own profiler on a CPU.
 
 Eager attention runs the same operations on a CPU as on a GPU, so what a forward keeps and how far a
-step step peaks are those of a GPU, but for the scratch of kernels. Kernels that a CPU lacks (those of gated
-DeltaNets) allocate what their sources do. tests/data/families.csv has the figures,
+step peaks are those of a GPU, but for the scratch of kernels. Kernels that a CPU lacks (those of gated
+DeltaNets and of Mamba-2) allocate what their sources do. tests/data/families.csv has the figures,
 tests/methods/unit_families compares them with predictions:
 
     bench/torch_families.py tests/data/configs/families/*.json > tests/data/families.csv
@@ -18,6 +18,10 @@ import sys
 try:
     import torch
     import transformers
+    from transformers.models.falcon_h1 import modeling_falcon_h1
+    from transformers.models.granitemoehybrid import modeling_granitemoehybrid
+    from transformers.models.lfm2 import modeling_lfm2
+    from transformers.models.nemotron_h import modeling_nemotron_h
     from transformers.models.qwen3_next import modeling_qwen3_next
     from torch.profiler import ProfilerActivity, profile
 except ImportError as error:
@@ -92,6 +96,104 @@ class DeltaRule(torch.autograd.Function):
         return dq, dk, dv, dg, beta
 
 
+class MambaScan(torch.autograd.Function):
+    """The same of mamba_ssm's mamba_split_conv1d_scan_combined, on a GPU of 132 multiprocessors."""
+    MULTIPROCESSORS = 132
+
+    @staticmethod
+    def forward(ctx, zxbcdt, conv_weight, conv_bias, dt_bias, A, D, norm_weight, out_weight, chunk, groups):
+        batch, tokens, _ = zxbcdt.shape
+        heads, inner, width = D.shape[0], out_weight.shape[1], conv_weight.shape[0]
+        ctx.sizes = batch, tokens, heads, inner, width, chunk, groups
+        chunks, state = -(-tokens // chunk), (width - inner) // groups // 2
+        xBC = zxbcdt.new_empty(batch, tokens, width)
+        dt_out = torch.empty(batch, heads, chunks, chunk)
+        dA = torch.empty(batch, heads, chunks, chunk)
+        states = torch.empty(batch, chunks, inner, state)
+        passed, final = zxbcdt.new_empty(batch, chunks, inner, state), torch.empty(batch, inner, state)
+        del states
+        cb = torch.empty(batch, chunks, groups, chunk, chunk)
+        out = zxbcdt.new_empty(batch, tokens, inner)
+        out_x, scales = out, None
+        if norm_weight is None:
+            out_x = zxbcdt.new_empty(batch, tokens, inner)
+        del cb
+        if norm_weight is not None:
+            out = torch.empty_like(out_x)
+            scales = torch.empty(groups * batch * tokens)
+        out = torch.nn.functional.linear(out, out_weight)
+        ctx.save_for_backward(zxbcdt, conv_weight, out_x, A, D, dt_bias, norm_weight, scales, out_weight)
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        zxbcdt, conv_weight, out, A, D, dt_bias, norm_weight, _, out_weight = ctx.saved_tensors
+        batch, tokens, heads, inner, width, chunk, groups = ctx.sizes
+        chunks, state = -(-tokens // chunk), (width - inner) // groups // 2
+        again = torch.empty_like(out)
+        xBC = zxbcdt.new_empty(batch, tokens, width)
+        dzxbcdt = torch.empty_like(zxbcdt)
+        dxBC = zxbcdt.new_empty(batch, tokens, width)
+        dmade = torch.nn.functional.linear(dout, out_weight.t())
+        dnorm = None
+        if norm_weight is not None:
+            dx = torch.empty_like(out)
+            columns = 1
+            while columns < inner // groups:
+                columns *= 2
+            warps = min(max(columns // 256, 1), 8)
+            rows = -(-MambaScan.MULTIPROCESSORS * -(-4 // warps) // groups)
+            dnorm = torch.empty(rows, inner).sum(0).to(norm_weight.dtype)
+
+        def by_token(times=1):
+            return torch.empty(times * batch * heads * chunks, chunk)
+
+        def splits():
+            per = max(min(-(-batch * chunks * heads // MambaScan.MULTIPROCESSORS), heads // groups), 1)
+            return -(-(heads // groups) // per)
+
+        def scan():
+            dt_in = zxbcdt.new_empty(batch, tokens, heads)
+            dt, dA = by_token(), by_token()
+            cb = torch.empty(batch, chunks, groups, chunk, chunk)
+            states = torch.empty(batch, chunks, inner, state)
+            states, last = torch.empty(batch, chunks, inner, state), torch.empty(batch, inner, state)
+            gated, tiles, dD = None, -(-chunk // 32), None
+            if norm_weight is None:
+                dD = torch.empty(tiles, batch, chunks, heads)
+                gated, dz = torch.empty_like(out), torch.empty_like(out)
+                dD = dD.sum((0, 1, 2)).to(D.dtype)
+            dstates = torch.empty(batch, chunks, inner, state)
+            narrow, converted = zxbcdt.new_empty(states.shape), zxbcdt.new_empty(states.shape)
+            parts = torch.empty(batch, heads, chunks, -(-inner // heads * state // 64)).sum(-1)
+            dstates, states = narrow, converted
+            from_x = torch.zeros(tiles, batch, chunks, heads, 1)
+            ddt = by_token()
+            from_x = from_x.sum((0, 1, 2)).sum(-1).to(D.dtype)
+            following, db = by_token(), torch.empty(batch, tokens, splits(), groups, state)
+            db = db.sum(2)
+            dc, previous = torch.empty(batch, tokens, splits(), groups, state), by_token()
+            dc = dc.sum(2)
+            dcb = torch.empty(batch, chunks, splits(), groups, chunk, chunk)
+            dcb = dcb.sum(2)
+            before = previous.flip([-1]).cumsum(-1).flip([-1])
+            ddA = by_token(tiles).view(tiles, -1).sum(0)
+            ddA += following.view(-1) + before.view(-1)
+            return gated, torch.empty(heads), torch.empty(heads), from_x if dD is None else dD
+
+        gated, dbias, dA, dD = scan()
+        dweight = torch.empty_like(out_weight)
+        dkernel, dkernel_bias = torch.zeros(conv_weight.shape), torch.zeros(width)
+        return (dzxbcdt, dkernel.to(conv_weight.dtype), dkernel_bias.to(conv_weight.dtype), dbias.to(dt_bias.dtype), dA,
+                dD, dnorm, dweight, None, None)
+
+
+def mamba_scan(zxbcdt, conv_weight, conv_bias, dt_bias, A, D=None, chunk_size=None, rmsnorm_weight=None,
+               outproj_weight=None, ngroups=1, **_):
+    return MambaScan.apply(zxbcdt, conv_weight, conv_bias, dt_bias, A, D, rmsnorm_weight, outproj_weight, chunk_size,
+                           ngroups)
+
+
 def convolve(x, weight, *_, **__):
     return Convolution.apply(x, weight)
 
@@ -102,6 +204,9 @@ def delta_rule(q, k, v, g, beta, **_):
 
 modeling_qwen3_next.causal_conv1d_fn = convolve
 modeling_qwen3_next.torch_chunk_gated_delta_rule = delta_rule
+modeling_lfm2.causal_conv1d_fn = convolve
+for mamba in (modeling_falcon_h1, modeling_granitemoehybrid, modeling_nemotron_h):
+    mamba.mamba2_split_conv1d_scan_combined = mamba_scan
 
 
 def made(config):

@@ -324,10 +324,12 @@ static void resumed(void *self, const char *directory, uint64_t step, bool withi
     char shown[TDM_TEXT_SHOWN];
     leave(progress);
     progress->before = step;
-    fprintf(progress->out, "  resumed from %s, %s step %llu of %llu\n",
+    const bool done = !within && step == progress->steps;
+    fprintf(progress->out, "  resumed from %s, %s step %llu of %llu%s\n",
             tdm_text_shown(directory, shown), within ? "within" : "after",
-            (unsigned long long)step + within, (unsigned long long)progress->steps);
-    if (differences[0] != '\0')
+            (unsigned long long)step + within, (unsigned long long)progress->steps,
+            done ? ": no step is left to train" : "");
+    if (differences[0] != '\0' && !done)
         fprintf(progress->out, "  not the same bits from here on: %s\n", differences);
     await(progress, "  preparing the run");
 }

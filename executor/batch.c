@@ -68,14 +68,14 @@ static enum tdm_status count_starts(const struct tdm_tokens *tokens,
     if (tdm_tokens_count(tokens) == 0) {
         tdm_fail(err, TDM_USAGE,
                  "the schedule takes documents from the text, and random tokens have none");
-        return tdm_hint(err, "give data of llm.c or Megatron-LM with --tokens");
+        return tdm_hint(err, "give JSON lines, or data of llm.c or Megatron-LM, with --tokens");
     }
     if (tdm_tokens_documents(tokens) == 0) {
         tdm_fail(err, TDM_INPUT,
                  "%s: the schedule takes documents from the text, and this one (%s) has none",
                  tdm_tokens_name(tokens), tdm_tokens_format(tokens));
-        return tdm_hint(err,
-                        "use data of llm.c or Megatron-LM, or plan without --set documents=file");
+        return tdm_hint(err, "use JSON lines, data of llm.c or Megatron-LM, or plan without "
+                             "--set documents=file");
     }
     *starts = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++)

@@ -8,11 +8,13 @@
 #include "base/json.h"
 #include "schedule/training_settings.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FORMAT "tidemark-checkpoint-3"
@@ -112,6 +114,17 @@ static enum tdm_status refuse_folder(const char *path, const char *latest, struc
         tdm_fail(err, TDM_USAGE, "--resume %s: its %s is a link to %s, where no checkpoint is",
                  path, LATEST, target);
         return tdm_hint(err, "give one of its step-N instead");
+    }
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return tdm_fail(err, TDM_USAGE, "--resume %s: cannot be read: %s", path, strerror(errno));
+    char *last = tdm_checkpoint_folder_last(path);
+    if (last != NULL) {
+        tdm_fail(err, TDM_USAGE, "--resume %s: has no %s, the link to the newest checkpoint", path,
+                 LATEST);
+        tdm_hint(err, "--resume %s goes on from the last one that is there", last);
+        free(last);
+        return TDM_USAGE;
     }
     tdm_fail(err, TDM_USAGE, "--resume %s: holds no checkpoint: neither %s nor %s", path,
              TDM_WEIGHTS_NOTE, LATEST);
@@ -248,7 +261,7 @@ static const char *show(const json_t *value, char out[SHOWN])
     char *text =
         value == NULL ? NULL : tdm_json_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(12));
     size_t length = text == NULL ? 0 : strlen(text);
-    snprintf(out, SHOWN, "%s%s", text == NULL ? "absent" : text, "");
+    snprintf(out, SHOWN, "%s%s", text == NULL ? "none" : text, "");
     if (length >= SHOWN)
         memcpy(out + SHOWN - 4, "...", 4);
     free(text);
@@ -310,18 +323,16 @@ static const char *const decisive[] = {
     "optimizer.clip", "dtypes.weights", "dtypes.master", "dtypes.moments",
 };
 
-/* How sums are rounded depends on these. */
-static const char *const rounding[] = {
-    "ranks",
-    "chunk_tokens",
-    "page_tokens",
-    "head_tile_tokens",
-    "head_tile_vocabulary",
-    "dtypes.activations",
-    "dtypes.kv",
-    "dtypes.kv_gradients",
-    "dtypes.gradients",
-    "dtypes.logits",
+/* How sums are rounded depends on these; with what an absent one stands for. Which rank has a
+ * chunk, and what ranks exchange, decide which terms of a sum are added first. */
+static const struct {
+    const char *path, *absent;
+} rounding[] = {
+    {"ranks", "1"},           {"deal", "\"snake\""},        {"exchange", "\"gather\""},
+    {"head_ranks", "none"},   {"chunk_tokens", ""},         {"page_tokens", ""},
+    {"head_tile_tokens", ""}, {"head_tile_vocabulary", ""}, {"dtypes.activations", ""},
+    {"dtypes.kv", ""},        {"dtypes.kv_gradients", ""},  {"dtypes.gradients", ""},
+    {"dtypes.logits", ""},
 };
 
 static enum tdm_status refuse(const struct tdm_checkpoint *checkpoint, const char *path,
@@ -330,6 +341,37 @@ static enum tdm_status refuse(const struct tdm_checkpoint *checkpoint, const cha
 {
     return tdm_fail(err, TDM_INPUT, "%s: was trained with \"%s\" %s, and %s has %s",
                     checkpoint->directory, path, was, user->schedule_path, is);
+}
+
+/* Settings that differ although the user does not change them, as texts for a message. */
+struct changed_settings {
+    unsigned count;
+    char old[640], new[256], options[640]; /* "KEY" was; is; --set KEY=was */
+};
+
+static void add_changed(struct changed_settings *changed, const char *path, const char *was,
+                        const char *is)
+{
+    const char *bare = was[0] == '"' ? was + 1 : was; /* as it is given on the command line */
+    const char *and = changed->count++ == 0 ? "" : ", ";
+    size_t old = strlen(changed->old), new = strlen(changed->new), used = strlen(changed->options);
+    snprintf(changed->old + old, sizeof(changed->old) - old, "%s\"%s\" %s", and, path, was);
+    snprintf(changed->new + new, sizeof(changed->new) - new, "%s%s", and, is);
+    snprintf(changed->options + used, sizeof(changed->options) - used, "%s--set %s=%.*s",
+             used == 0 ? "" : " ", path, (int)strcspn(bare, "\""), bare);
+}
+
+static enum tdm_status refuse_settings(const struct tdm_checkpoint *checkpoint,
+                                       const struct changed_settings *changed,
+                                       const struct tdm_checkpoint_user *user,
+                                       struct tdm_error *err)
+{
+    tdm_fail(err, TDM_INPUT, "%s: was trained with %s, and %s has %s", checkpoint->directory,
+             changed->old, user->schedule_path, changed->new);
+    if (changed->count == 1)
+        return tdm_hint(err, "%s goes on with the old value, another one changes it",
+                        changed->options);
+    return tdm_hint(err, "%s go on with the old values, others change them", changed->options);
 }
 
 /* Refuses a checkpoint of another model, and names the first field of its config that differs. */
@@ -365,25 +407,24 @@ static enum tdm_status compare(struct tdm_checkpoint *checkpoint, const json_t *
             (at(then, decisive[i]) != NULL || at(now, decisive[i]) != NULL))
             return refuse(checkpoint, decisive[i], show(at(then, decisive[i]), was),
                           show(at(now, decisive[i]), is), user, err);
+    struct changed_settings changed = {.count = 0};
     for (int s = 0; s < TDM_TRAINING_SETTINGS; s++) {
         const char *path = tdm_training_setting_key((enum tdm_training_setting)s);
         if (same_setting(then, now, (enum tdm_training_setting)s, was, is))
             continue;
-        if (!is_changed_by_user(user, path)) {
-            refuse(checkpoint, path, was, is, user, err);
-            return tdm_hint(err, "--set %s=%.*s goes on with the old value, another one changes it",
-                            path, (int)strcspn(was[0] == '"' ? was + 1 : was, "\""),
-                            was[0] == '"' ? was + 1 : was);
-        }
-        note_difference(checkpoint, path, was, is);
+        if (is_changed_by_user(user, path))
+            note_difference(checkpoint, path, was, is);
+        else
+            add_changed(&changed, path, was, is);
     }
+    if (changed.count > 0)
+        return refuse_settings(checkpoint, &changed, user, err);
     for (size_t i = 0; i < sizeof(rounding) / sizeof(rounding[0]); i++) {
-        const json_t *old = at(then, rounding[i]), *new = at(now, rounding[i]);
-        if (json_equal(old, new) || (old == NULL && new == NULL))
-            continue;
-        note_difference(checkpoint, rounding[i], old == NULL ? "1" : show(old, was),
-                        new == NULL ? "1"
-                                    : show(new, is)); /* ranks are absent where there is one */
+        const json_t *old = at(then, rounding[i].path), *new = at(now, rounding[i].path);
+        const char *before = old == NULL ? rounding[i].absent : show(old, was);
+        const char *after = new == NULL ? rounding[i].absent : show(new, is);
+        if (strcmp(before, after) != 0)
+            note_difference(checkpoint, rounding[i].path, before, after);
     }
     const char *backend = json_string_value(json_object_get(checkpoint->note, "backend"));
     if (strcmp(backend, user->backend) != 0)

@@ -103,10 +103,30 @@ static char *name_step(const char *path, const char *prefix, uint64_t step)
     return tdm_path_join(path, name);
 }
 
+char *tdm_checkpoint_folder_last(const char *path)
+{
+    const uint64_t step = last_of(path, PREFIX);
+    return step > 0 ? name_step(path, PREFIX, step) : NULL;
+}
+
 char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after)
 {
     const uint64_t step = last_of(path, WITHIN_PREFIX);
     return step > after ? name_step(path, WITHIN_PREFIX, step) : NULL;
+}
+
+/* `latest` must be absent or a link: nothing else can be moved to the next checkpoint. */
+static enum tdm_status check_latest(const char *path, struct tdm_error *err)
+{
+    struct stat info;
+    char *latest = tdm_path_join(path, LATEST);
+    bool wrong = latest != NULL && lstat(latest, &info) == 0 && !S_ISLNK(info.st_mode);
+    free(latest);
+    if (!wrong)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s/" LATEST ": is not a link to a checkpoint", path);
+    return tdm_hint(err, "copies without links leave it so: remove it, and run "
+                         "\"ln -s step-N " LATEST "\" there");
 }
 
 enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
@@ -139,6 +159,9 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         tdm_fail(err, TDM_USAGE, "%s: is the directory of a model", path);
         return tdm_hint(err, "name another directory for checkpoints");
     }
+    status = check_latest(path, err);
+    if (status != TDM_OK)
+        return status;
     const uint64_t whole = last_of(path, PREFIX), within = last_of(path, WITHIN_PREFIX);
     const uint64_t most = tdm_most(whole, within == 0 ? 0 : within - 1);
     const bool any = whole > 0 || within > 0;
@@ -153,7 +176,12 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
                         "%" PRIu64,
                         resumed_step);
     }
-    tdm_fail(err, TDM_USAGE, "%s: has checkpoints of another run, up to step %" PRIu64, path, most);
+    if (whole == 0)
+        tdm_fail(err, TDM_USAGE, "%s: has a checkpoint of another run, within step %" PRIu64, path,
+                 within);
+    else
+        tdm_fail(err, TDM_USAGE, "%s: has checkpoints of another run, up to step %" PRIu64, path,
+                 most);
     return tdm_hint(err, "--resume %s goes on from there; --force replaces them", path);
 }
 

@@ -45,8 +45,12 @@ char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uin
 /* "FOLDER/within-N", of a checkpoint within step N; malloc'ed. NULL if memory ran out. */
 char *tdm_checkpoint_folder_within(const struct tdm_checkpoint_folder *folder, uint64_t step);
 
-/* The last of these in a folder, if it is of a step after `after`; malloc'ed. NULL: there is none,
- * or memory ran out. */
+/* "PATH/step-N" of the last checkpoint of a folder; malloc'ed. NULL: there is none, or memory ran
+ * out. */
+char *tdm_checkpoint_folder_last(const char *path);
+
+/* The last "PATH/within-N" of a folder, if it is of a step after `after`; malloc'ed. NULL: there is
+ * none, or memory ran out. */
 char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after);
 
 /* The checkpoint within `step` is complete: removes earlier ones, and all of another run. */

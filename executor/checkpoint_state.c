@@ -53,9 +53,6 @@ struct saved_set {
     enum tdm_content content;
 };
 
-/* So many files are written at the same time, at most: each needs a block of memory. */
-#define MOST_WRITERS 8u
-
 struct saving {
     const struct tdm_arenas *arenas;
     const struct tdm_program *program;
@@ -151,7 +148,7 @@ static enum tdm_status save_all(struct saving *s, const struct tdm_weights_targe
                                   tdm_state_dtype(s->program, kept[i].content), err);
     }
     if (status == TDM_OK)
-        status = tdm_parallel(tdm_weights_files(s->writer), MOST_WRITERS, save_file, s, err);
+        status = tdm_parallel(tdm_weights_files(s->writer), TDM_MOST_WRITERS, save_file, s, err);
     return status == TDM_OK ? write_note(s, moment, err) : status;
 }
 

@@ -30,7 +30,8 @@ struct tdm_log {
     uint32_t layers;
     char *row; /* of the norms */
     size_t row_bytes;
-    bool is_lost; /* a write has failed */
+    uint32_t evaluated; /* rows of evaluations after the step that the run goes on from */
+    bool is_lost;       /* a write has failed */
     struct tdm_error why_lost;
 };
 
@@ -55,24 +56,30 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
     return tdm_hint(err, "name a new directory, or pass --force to replace it");
 }
 
-/* The bytes of the rows of a CSV file that are whole and of steps up to `last`. */
-static uint64_t kept_bytes(const char *text, uint64_t bytes, uint64_t last)
+/* The bytes of the rows of a CSV file that are whole and of steps up to `last`. *of_last: the
+ * number of those of this step. */
+static uint64_t kept_bytes(const char *text, uint64_t bytes, uint64_t last, uint32_t *of_last)
 {
     const char *at = text, *end = text + bytes;
     bool head = true;
+    *of_last = 0;
     while (at < end) {
         const char *line_end = memchr(at, '\n', (size_t)(end - at));
-        if (line_end == NULL || (!head && strtoull(at, NULL, 10) > last))
+        const uint64_t step = head || line_end == NULL ? 0 : strtoull(at, NULL, 10);
+        if (line_end == NULL || step > last)
             break;
+        *of_last += !head && step == last;
         head = false;
         at = line_end + 1;
     }
     return (uint64_t)(at - text);
 }
 
-/* Opens a CSV file with the given first line, and keeps the rows up to a step. */
+/* Opens a CSV file with the given first line, and keeps the rows up to a step. *of_last: the number
+ * of those of this step. */
 static enum tdm_status open_csv(const char *directory, const char *name, const char *head,
-                                uint64_t resumed_step, struct growing *file, struct tdm_error *err)
+                                uint64_t resumed_step, struct growing *file, uint32_t *of_last,
+                                struct tdm_error *err)
 {
     char *text = NULL;
     uint64_t bytes = 0, kept = 0;
@@ -82,7 +89,7 @@ static enum tdm_status open_csv(const char *directory, const char *name, const c
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
     if (resumed_step > 0 && access(file->path, F_OK) == 0) {
         status = tdm_file_read(file->path, MOST_CSV_BYTES, &text, &bytes, err);
-        kept = status == TDM_OK ? kept_bytes(text, bytes, resumed_step) : 0;
+        kept = status == TDM_OK ? kept_bytes(text, bytes, resumed_step, of_last) : 0;
         free(text);
     }
     if (status != TDM_OK)
@@ -129,7 +136,8 @@ static enum tdm_status open_norms(struct tdm_log *log, const char *directory, ui
         bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
                                   part_name(log, part, name));
     snprintf(log->row + bytes, log->row_bytes - bytes, "\n");
-    return open_csv(directory, TDM_LOG_NORMS, log->row, resumed_step, &log->norms, err);
+    uint32_t rows;
+    return open_csv(directory, TDM_LOG_NORMS, log->row, resumed_step, &log->norms, &rows, err);
 }
 
 static void free_log(struct tdm_log *log)
@@ -153,18 +161,19 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
     log->train.fd = log->norms.fd = log->validation.fd = log->events.fd = -1;
     log->layers = layers;
     enum tdm_status status = TDM_OK;
+    uint32_t rows;
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         status = tdm_file_failed(directory, errno, err);
     if (status == TDM_OK)
         status = open_csv(directory, TDM_LOG_TRAIN,
                           "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,"
                           "device_used_bytes,host_used_bytes\n",
-                          resumed_step, &log->train, err);
+                          resumed_step, &log->train, &rows, err);
     if (status == TDM_OK)
         status = open_norms(log, directory, resumed_step, err);
     if (status == TDM_OK)
         status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n",
-                          resumed_step, &log->validation, err);
+                          resumed_step, &log->validation, &log->evaluated, err);
     if (status == TDM_OK)
         status =
             tdm_events_create(directory, resumed_step, &log->events.path, &log->events.fd, err);
@@ -174,6 +183,11 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
     }
     *out = log;
     return TDM_OK;
+}
+
+uint32_t tdm_log_evaluated(const struct tdm_log *log)
+{
+    return log->evaluated;
 }
 
 /* A log that cannot be written does not end a training. */

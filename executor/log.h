@@ -31,6 +31,9 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **log, struct tdm_error *err);
 
+/* Evaluations on texts that it has after the step that the run goes on from. */
+uint32_t tdm_log_evaluated(const struct tdm_log *log);
+
 /* What is logged of a step. */
 struct tdm_log_step {
     uint64_t step;

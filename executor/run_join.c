@@ -173,6 +173,22 @@ static enum tdm_status divide(const struct tdm_run_options *options,
                     options->device_count, here, processes > 1 ? " of a process" : "");
 }
 
+/* NCCL refuses ranks that share a device, after it has begun to join them. */
+static enum tdm_status check_nccl_devices(const struct tdm_run_options *options,
+                                          struct tdm_error *err)
+{
+    for (uint32_t i = 0; options->devices != NULL && i < options->device_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (options->devices[i] == options->devices[j]) {
+                tdm_fail(err, TDM_USAGE,
+                         "--devices: two ranks have device %u, and NCCL joins "
+                         "different devices only",
+                         options->devices[i]);
+                return tdm_hint(err, "ranks of one process share a device with --transport shared");
+            }
+    return TDM_OK;
+}
+
 /* NCCL takes its memory by channels: it must not use more than were planned. */
 static void limit_channels(const struct tdm_run *run)
 {
@@ -196,7 +212,9 @@ enum tdm_status tdm_run_join(struct tdm_run *run, struct tdm_error *err)
         status = tdm_transport_choose(
             options->transport, options->backend, run->programs[0]->schedule,
             tdm_processes_count(options->processes), &run->team.transport, err);
-    if (status == TDM_OK && run->team.transport == &tdm_transport_nccl)
+    if (status == TDM_OK && run->team.transport == &tdm_transport_nccl) {
+        status = check_nccl_devices(options, err);
         limit_channels(run);
+    }
     return status == TDM_OK && options->processes != NULL ? compare(run, err) : status;
 }

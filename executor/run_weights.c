@@ -424,9 +424,18 @@ static enum tdm_status check_target(struct tdm_run_weights *weights,
                  options->schedule_paths[0]);
         return tdm_hint(err, "plan with --optimizer none");
     }
-    return tdm_run_saves_checkpoints(options) && !gradients
-               ? check_folder(weights, program, target, err)
-               : tdm_weights_check(&target, err);
+    if (tdm_run_saves_checkpoints(options) && !gradients)
+        return check_folder(weights, program, target, err);
+    char *last = tdm_checkpoint_folder_last(target.directory);
+    const bool has_checkpoints = last != NULL;
+    free(last);
+    if (!has_checkpoints)
+        return tdm_weights_check(&target, err);
+    tdm_fail(err, TDM_USAGE, "%s %s: has checkpoints, which would be lost", option,
+             target.directory);
+    return tdm_hint(err, gradients ? "name a new directory"
+                                   : "--save-every N saves checkpoints there; for the model alone "
+                                     "name a new directory");
 }
 
 /* Opens the checkpoint to go on from, which must fit the program. */

@@ -2,11 +2,13 @@
 /* Saves of several processes together (executor/shared_save.h). */
 #include "executor/shared_save.h"
 
+#include "base/parallel.h"
 #include "base/size.h"
 #include "executor/processes.h"
 #include "executor/state.h"
 #include "schedule/slices.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,8 +21,12 @@ struct sharing {
     const struct tdm_weights_watch *watch;
     struct tdm_processes *processes;
     struct tdm_weights_writer *writer;
-    enum tdm_status found;   /* TDM_INPUT: a value is not finite; nothing is written then */
-    uint64_t done, elements; /* of all sets, that this process writes */
+    const struct tdm_shared_set *sets; /* those of the writer */
+    uint64_t *sums;                    /* [files], of those that this process reads */
+    uint64_t elements;                 /* of all sets, that this process writes */
+    pthread_mutex_t lock;              /* of what follows, and of the watch */
+    uint64_t done;
+    struct tdm_error found; /* TDM_INPUT: a value is not finite; nothing is written then */
 };
 
 static bool is_finite(enum tdm_dtype dtype, const void *data, uint64_t count)
@@ -50,53 +56,92 @@ enum tdm_status tdm_check_finite(const struct tdm_model *model, const struct tdm
                     name);
 }
 
-/* Writes elements of a tensor's content. `data` has room for a block. */
-static enum tdm_status put_part(struct sharing *s, const struct tdm_shared_set *set,
-                                uint32_t tensor, struct tdm_slice part, void *data,
-                                struct tdm_error *err)
+/* Notes what one of the threads has moved, and what it found. Sets *found if any has found a value
+ * that is not finite. */
+static enum tdm_status note_moved(struct sharing *s, uint64_t count, const struct tdm_error *what,
+                                  bool *found, struct tdm_error *err)
 {
+    pthread_mutex_lock(&s->lock);
+    if (s->found.status == TDM_OK && what->status != TDM_OK)
+        s->found = *what;
+    *found = s->found.status != TDM_OK;
+    enum tdm_status status = tdm_weights_moved(s->watch, count, &s->done, s->elements, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* Writes elements of a tensor to a file. `data` has room for a block. */
+static enum tdm_status put_part(struct sharing *s, struct tdm_weights_part *file, uint32_t tensor,
+                                struct tdm_slice part, void *data, struct tdm_error *err)
+{
+    const struct tdm_shared_set *set = &s->sets[file->set];
     const struct tdm_model *model = s->program->schedule->model;
     const struct tdm_tensor *of = &model->tensors[tensor];
     const enum tdm_dtype dtype = set->rounded ? TDM_DTYPE_FP32 : set->dtype;
     enum tdm_status status = TDM_OK;
-    for (uint64_t done = 0; done < part.elements && status == TDM_OK && s->found == TDM_OK;) {
+    bool found = false;
+    for (uint64_t done = 0; done < part.elements && status == TDM_OK && !found;) {
         const uint64_t at = part.first + done;
         const uint64_t count = tdm_least(part.elements - done, TDM_STATE_BLOCK);
+        struct tdm_error what = {.status = TDM_OK};
         status =
             set->rounded
                 ? tdm_state_get(s->arenas, s->program, set->content, of, at, count, data, err)
                 : tdm_state_get_kept(s->arenas, s->program, set->content, of, at, count, data, err);
         if (status == TDM_OK && set->checked != NULL)
-            s->found = tdm_check_finite(model, of, set->checked, dtype, data, count, err);
-        if (status == TDM_OK && s->found == TDM_OK)
-            status = tdm_weights_put(s->writer, tensor, at, data, !set->rounded, count, err);
+            (void)tdm_check_finite(model, of, set->checked, dtype, data, count, &what);
         if (status == TDM_OK)
-            status = tdm_weights_moved(s->watch, count, &s->done, s->elements, err);
+            status = note_moved(s, count, &what, &found, err);
+        if (status == TDM_OK && !found)
+            status = tdm_weights_put(s->writer, file, tensor, at, data, !set->rounded, count, err);
         done += count;
     }
     return status;
 }
 
-/* One set of files: process 0 makes them, and then each writes what its ranks have, and reads it
- * back. */
-static enum tdm_status put_set(struct sharing *s, const struct tdm_shared_set *set,
-                               struct tdm_error *err)
+/* Writes what the ranks here have to one of the files, and reads it back. */
+static enum tdm_status put_file(void *self, size_t number, struct tdm_error *err)
 {
+    struct sharing *s = self;
     const struct tdm_schedule *schedule = s->program->schedule;
-    enum tdm_status status = tdm_weights_share(s->writer, set->part, set->dtype, err);
-    if (status == TDM_OK)
-        status = tdm_processes_meet(s->processes, err);
-    void *data = status == TDM_OK ? malloc(TDM_STATE_BLOCK * sizeof(float)) : NULL;
-    if (status == TDM_OK && data == NULL)
-        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for saving together");
-    for (uint32_t t = 0; t < schedule->model->tensor_count; t++)
+    struct tdm_weights_part file;
+    void *data = malloc(TDM_STATE_BLOCK * sizeof(float));
+    if (data == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for saving together");
+    enum tdm_status status = tdm_weights_join_file(s->writer, (uint32_t)number, &file, err);
+    for (uint32_t t = file.first; t < file.end; t++)
         for (uint32_t rank = 0; rank < s->program->ranks && status == TDM_OK; rank++)
             if (s->arenas[rank].backend != NULL)
-                status = put_part(s, set, t,
+                status = put_part(s, &file, t,
                                   tdm_rank_part_of(schedule, &schedule->model->tensors[t], rank),
                                   data, err);
     free(data);
-    return status == TDM_OK ? tdm_weights_leave(s->writer, err) : status;
+    if (status == TDM_OK)
+        return tdm_weights_leave(&file, err);
+    tdm_safetensors_drop(&file.data);
+    return status;
+}
+
+/* Process 0 makes the files of all sets, and then each writes what its ranks have. */
+static enum tdm_status put_sets(struct sharing *s, uint32_t count, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++)
+        status = tdm_weights_share(s->writer, s->sets[i].part, s->sets[i].dtype, err);
+    if (status == TDM_OK)
+        status = tdm_processes_meet(s->processes, err);
+    return status == TDM_OK
+               ? tdm_parallel(tdm_weights_files(s->writer), TDM_MOST_WRITERS, put_file, s, err)
+               : status;
+}
+
+/* Reads a file for its checksum: the one of this number among those of this process. */
+static enum tdm_status sum_file(void *self, size_t number, struct tdm_error *err)
+{
+    struct sharing *s = self;
+    const uint32_t file =
+        (uint32_t)number * tdm_processes_count(s->processes) + tdm_processes_number(s->processes);
+    return tdm_weights_sum(s->writer, file, &s->sums[file], err);
 }
 
 /* The processes divide the files, and read them for their checksums. */
@@ -105,31 +150,31 @@ static enum tdm_status sum_files(struct sharing *s, struct tdm_error *err)
     const uint32_t processes = tdm_processes_count(s->processes);
     const uint32_t number = tdm_processes_number(s->processes);
     const uint32_t files = tdm_weights_files(s->writer);
-    uint64_t *sums = calloc((size_t)files + 1, sizeof(*sums));
-    enum tdm_status status = TDM_OK;
-    if (sums == NULL)
+    const uint32_t own = files > number ? (files - number + processes - 1) / processes : 0;
+    s->sums = calloc((size_t)files + 1, sizeof(*s->sums));
+    if (s->sums == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for saving together");
-    for (uint32_t file = number; file < files && status == TDM_OK; file += processes)
-        status = tdm_weights_sum(s->writer, file, &sums[file], err);
+    enum tdm_status status = tdm_parallel(own, TDM_MOST_WRITERS, sum_file, s, err);
     for (uint32_t file = 0; file < files && status == TDM_OK; file++) {
-        status = tdm_processes_broadcast(s->processes, file % processes, &sums[file],
-                                         sizeof(sums[file]), err);
-        tdm_weights_note_sum(s->writer, file, sums[file]);
+        status = tdm_processes_broadcast(s->processes, file % processes, &s->sums[file],
+                                         sizeof(s->sums[file]), err);
+        tdm_weights_note_sum(s->writer, file, s->sums[file]);
     }
-    free(sums);
+    free(s->sums);
     return status;
 }
 
 /* Has a process found a value that is not finite? Then all say so. */
 static enum tdm_status agree_finite(struct sharing *s, struct tdm_error *err)
 {
-    uint32_t found = s->found != TDM_OK;
+    uint32_t found = s->found.status != TDM_OK;
     enum tdm_status status = tdm_processes_unite(s->processes, &found, err);
     if (status != TDM_OK || found == 0)
         return status;
-    return s->found != TDM_OK
-               ? s->found
-               : tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved");
+    if (s->found.status == TDM_OK)
+        return tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved");
+    *err = s->found;
+    return err->status;
 }
 
 /* Process 0 makes the directory, and tells the others its name. */
@@ -172,11 +217,13 @@ enum tdm_status tdm_shared_save(const struct tdm_weights_target *target,
     struct sharing s = {.arenas = own,
                         .program = program,
                         .watch = watch,
+                        .sets = sets,
+                        .lock = PTHREAD_MUTEX_INITIALIZER,
                         .processes = tdm_arenas_here(arenas)->processes};
     s.elements = tdm_size_mul(count, own_elements(&s));
     enum tdm_status status = begin(&s, target, err);
-    for (uint32_t i = 0; i < count && status == TDM_OK; i++)
-        status = put_set(&s, &sets[i], err);
+    if (status == TDM_OK)
+        status = put_sets(&s, count, err);
     if (status == TDM_OK)
         status = agree_finite(&s, err);
     if (status == TDM_OK)

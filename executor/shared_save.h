@@ -9,6 +9,10 @@
 #include "executor/arenas.h"
 #include "executor/weights.h"
 
+/* So many files are written at the same time by a process, at most: each needs a block of memory.
+ */
+#define TDM_MOST_WRITERS 8u
+
 /* A set of files: a content of all tensors. */
 struct tdm_shared_set {
     const char *part; /* of a checkpoint (weights.h); NULL: the model */

@@ -358,7 +358,8 @@ static enum tdm_status evaluate_on(struct training *t, uint32_t number, struct t
         tdm_evaluation_run(t->evaluation, number, step, stop, &loss, &seconds, err);
     t->evaluates = status == TDM_INTERRUPTED;
     uint64_t tokens = tdm_evaluation_tokens(t->evaluation, number);
-    if (status == TDM_OK && t->run->recorder != NULL)
+    /* the step that a run goes on from is in another trace */
+    if (status == TDM_OK && t->run->recorder != NULL && step > t->result->resumed_step)
         status = tdm_recorder_evaluated(t->run->recorder, step, text, loss, tokens, seconds, err);
     if (status != TDM_OK)
         return status;
@@ -378,17 +379,39 @@ static enum tdm_status evaluate_on(struct training *t, uint32_t number, struct t
     return TDM_OK;
 }
 
-/* Evaluates on all texts if this step is one to evaluate after. */
-static enum tdm_status evaluate(struct training *t, struct tdm_error *err)
+/* Is this step one to evaluate after? */
+static bool is_evaluated(const struct training *t)
 {
     const struct tdm_run_options *options = t->run->options;
     const uint64_t step = t->position.step;
+    return t->evaluation != NULL && (step % options->evaluate_every == 0 || step == options->steps);
+}
+
+/* Evaluates on the texts from number `first` on. */
+static enum tdm_status evaluate(struct training *t, uint32_t first, struct tdm_error *err)
+{
     enum tdm_status status = TDM_OK;
-    if (t->evaluation == NULL || (step % options->evaluate_every != 0 && step != options->steps))
-        return TDM_OK;
-    for (uint32_t i = 0; i < options->text_count && status == TDM_OK; i++)
+    for (uint32_t i = first; i < t->run->options->text_count && status == TDM_OK; i++)
         status = evaluate_on(t, i, err);
     return status;
+}
+
+/* A step is saved before its evaluation. So a run that goes on from it evaluates on the texts of
+ * which the log has no row yet; the first one to do that is the same in all processes. What an
+ * evaluation leaves in the arenas would be measured as memory of the next step. */
+static enum tdm_status evaluate_again(struct training *t, struct tdm_error *err)
+{
+    struct tdm_processes *processes = t->run->options->processes;
+    uint32_t first = t->log == NULL ? 0 : tdm_log_evaluated(t->log);
+    if (t->result->resumed_step == 0 || t->goes_on != NULL || !is_evaluated(t))
+        return TDM_OK;
+    enum tdm_status status =
+        processes == NULL ? TDM_OK
+                          : tdm_processes_broadcast(processes, 0, &first, sizeof(first), err);
+    if (status != TDM_OK || first >= t->run->options->text_count)
+        return status;
+    drop_observers(t);
+    return evaluate(t, first, err);
 }
 
 /* ---- a training ---- */
@@ -563,6 +586,8 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
     enum tdm_status status = open_training(&t, index, err);
     if (status == TDM_OK && t.position.step == run->options->steps) /* nothing is left to train */
         status = save(&t, err);
+    if (status == TDM_OK)
+        status = evaluate_again(&t, err);
     while (status == TDM_OK && t.position.step < run->options->steps) {
         status = next_step(&t, err);
         if (status == TDM_OK)
@@ -571,8 +596,8 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
             status = save(&t, err);
         if (status == TDM_OK)
             status = check_stop(&t, err);
-        if (status == TDM_OK)
-            status = evaluate(&t, err);
+        if (status == TDM_OK && is_evaluated(&t))
+            status = evaluate(&t, 0, err);
     }
     /* an evaluation was interrupted */
     struct tdm_error late = {.status = TDM_OK};

@@ -35,6 +35,7 @@ libtidemark_a_SOURCES += \
 	methods/eager/float8.c methods/eager/float8.h \
 	methods/eager/quantized.c methods/eager/quantized.h \
 	methods/eager/te_float8.c methods/eager/te_float8.h \
+	methods/eager/xielu.c \
 	methods/eager/tiles.c methods/eager/tiles.h
 
 # Serving: weights, the profile run, the cache.
@@ -65,7 +66,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/inputs.c \
 	methods/torch/keys.c \
 	methods/torch/layer.c \
-	methods/torch/losses.c \
+	methods/torch/losses.c methods/torch/mamba.c \
 	methods/torch/model.c methods/torch/model.h \
 	methods/torch/optimizer.c \
 	methods/torch/optimizer_single.c \

@@ -278,10 +278,10 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
             method->most_gpus);
     }
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
-    if (model->delta.value_heads > 0 && method->system != &tdm_torch_system)
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: gated DeltaNets, which %s has, are not modelled", method->name,
-                        model->architecture);
+    const char *mixer = tdm_model_other_mixer(model);
+    if (mixer != NULL && method->system != &tdm_torch_system)
+        return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled",
+                        method->name, mixer, model->architecture);
     enum tdm_status status = tdm_torch_settle_base(model, settings, err);
     if (status == TDM_OK && wrapper->check != NULL)
         status = wrapper->check(model, settings, err);

@@ -43,6 +43,8 @@ enum windows {
 #define PART_GPT2 OWN_PART(14)            /* names of GPT-2's fields */
 #define PART_USE_QKV_BIAS OWN_PART(15)    /* use_qkv_bias is of q, k and v */
 #define PART_VISION OWN_PART(16)          /* it has a vision tower that is known */
+#define PART_XIELU OWN_PART(17)           /* its activation, if nothing is said */
+#define PART_LFM2 OWN_PART(18)            /* names of its fields are its own */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -53,7 +55,7 @@ enum windows {
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
 #define ROPE_LAYERS_DEFAULT 4u    /* no_rope_layer_interval */
 #define ATTENTION_CHUNK_DEFAULT 8192u
-#define GPT2_DROPOUT 0.1
+#define DROPOUT_DEFAULT 0.1
 
 struct architecture {
     const char *name;       /* in "architectures" */
@@ -68,6 +70,10 @@ struct architecture {
 
 /* Sources: transformers 5.17, models/MODEL_TYPE/modeling_MODEL_TYPE.py and configuration_*.py. */
 static const struct architecture architectures[] = {
+    {"ApertusForCausalLM", "apertus", 65536, 0, false, true, WINDOWS_NONE,
+     TDM_PART_PLAIN_MLP | PART_XIELU, TDM_FAMILY_DENSE},
+    {"ArceeForCausalLM", "arcee", 4096, 0, false, false, WINDOWS_NONE, TDM_PART_PLAIN_MLP,
+     TDM_FAMILY_DENSE},
     {"Cohere2ForCausalLM", "cohere2", 8192, 0, false, false, WINDOWS_FOURTH,
      PARTS_OF_COHERE | PART_ROPE_OF_WINDOWS, TDM_FAMILY_DENSE},
     {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE, PARTS_OF_COHERE,
@@ -76,9 +82,14 @@ static const struct architecture architectures[] = {
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
+    {"Ernie4_5ForCausalLM", "ernie4_5", 131072, 128, false, false, WINDOWS_NONE,
+     TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE | TDM_PART_CAST_ROPE | PART_TIED,
+     TDM_FAMILY_DENSE},
     {"FalconForCausalLM", "falcon", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_JOINT_QKV |
          PART_TIED | PART_FALCON,
+     TDM_FAMILY_DENSE},
+    {"FalconH1ForCausalLM", "falcon_h1", 8192, 0, false, false, WINDOWS_NONE, TDM_PART_FALCON_H1,
      TDM_FAMILY_DENSE},
     {"GPT2LMHeadModel", "gpt2", 1024, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_JOINT_QKV |
@@ -106,14 +117,24 @@ static const struct architecture architectures[] = {
      TDM_PART_WIDE_NORMS | TDM_PART_SINKS | PART_EXPERTS, TDM_FAMILY_GPT_OSS},
     {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
      TDM_FAMILY_DENSE},
+    {"GraniteMoeHybridForCausalLM", "granitemoehybrid", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_MULTIPLIERS | TDM_PART_JOINT_GATE_UP | PART_EXPERTS, TDM_FAMILY_GRANITE_HYBRID},
+    {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", 2048, 0, false, true, WINDOWS_NONE,
+     TDM_PART_TURNED_NORM, TDM_FAMILY_DENSE},
+    {"Lfm2ForCausalLM", "lfm2", 128000, 0, false, true, WINDOWS_NONE, PART_TIED | PART_LFM2,
+     TDM_FAMILY_DENSE},
     {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, TDM_FAMILY_DENSE},
     {"Llama4ForCausalLM", "llama4_text", 4096 * 32, 128, false, false, WINDOWS_NONE,
      TDM_PART_COMPLEX_ROPE | PART_NO_ROPE | PART_EXPERTS, TDM_FAMILY_LLAMA4},
     {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0,
      TDM_FAMILY_DENSE},
+    {"Ministral3ForCausalLM", "ministral3", 262144, 128, false, false, WINDOWS_SAID,
+     TDM_PART_PLACE_SCALE, TDM_FAMILY_DENSE},
     {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
     {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
      TDM_FAMILY_MIXTRAL},
+    {"NemotronHForCausalLM", "nemotron_h", 4096, 128, false, false, WINDOWS_NONE,
+     TDM_PART_PLAIN_MLP | TDM_PART_ONE_MIXER | TDM_PART_NO_ANGLES, TDM_FAMILY_DENSE},
     {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE,
@@ -141,6 +162,8 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_QWEN3_NEXT},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN3_MOE},
+    {"SeedOssForCausalLM", "seed_oss", 524288, 128, false, false, WINDOWS_NONE,
+     PART_QKV_BIAS_ALONE | TDM_PART_DROPOUT, TDM_FAMILY_DENSE},
     {"StableLmForCausalLM", "stablelm", 4096, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_CUT_ROPE | PART_USE_QKV_BIAS, TDM_FAMILY_DENSE},
     {"Starcoder2ForCausalLM", "starcoder2", 4096, 0, true, false, WINDOWS_SAID,
@@ -148,6 +171,15 @@ static const struct architecture architectures[] = {
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
      PART_NO_ROPE | PART_TIED, TDM_FAMILY_DENSE},
 };
+
+static enum tdm_mixers mixers_of(const struct architecture *architecture)
+{
+    return architecture->family == TDM_FAMILY_GRANITE_HYBRID ? TDM_MIXERS_GRANITE
+           : (architecture->parts & TDM_PART_FALCON_H1) != 0 ? TDM_MIXERS_FALCON
+           : (architecture->parts & TDM_PART_ONE_MIXER) != 0 ? TDM_MIXERS_NEMOTRON
+           : (architecture->parts & PART_LFM2) != 0          ? TDM_MIXERS_SHORT
+                                                             : TDM_MIXERS_ATTENTION;
+}
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
 
@@ -172,8 +204,8 @@ static size_t common_start(const char *a, const char *b)
 
 #define SAME_FAMILY 3u /* letters that names of one family share at least: Phi, Glm, GPT */
 
-/* The known architecture that is nearest: whose name begins as this one does, else whose layers
- * have what the config's fields name. */
+/* The known architecture that is nearest: as a table says, else whose name begins as this one does,
+ * else whose layers have what the config's fields name. */
 static const char *nearest(const struct tdm_json_reader *reader, bool by_type, const char *value)
 {
     static const struct {
@@ -187,6 +219,21 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
                   {"rotary_pct", "GPTNeoXForCausalLM"},
                   {"layer_norm_eps", "StableLmForCausalLM"},
                   {"layer_norm_epsilon", "GPTNeoXForCausalLM"}};
+    /* Whose layers are mostly those of another family, under names that do not say so. */
+    static const struct {
+        const char *start, *name;
+    } known[] = {{"MiMo", "Qwen2ForCausalLM"},
+                 {"Afmoe", "Qwen3MoeForCausalLM"},
+                 {"Bailing", "DeepseekV3ForCausalLM"},
+                 {"MiniMaxM2", "Qwen3MoeForCausalLM"},
+                 {"MiniMax", "MixtralForCausalLM"},
+                 {"Bamba", "GraniteMoeHybridForCausalLM"},
+                 {"Mamba", "NemotronHForCausalLM"},
+                 {"Zamba", "NemotronHForCausalLM"},
+                 {"Jamba", "GraniteMoeHybridForCausalLM"}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (common_start(known[i].start, value) == strlen(known[i].start))
+            return known[i].name;
     const struct architecture *best = NULL;
     size_t longest = SAME_FAMILY - 1;
     for (size_t i = 0; i < ARCHITECTURES; i++) {
@@ -255,14 +302,19 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "GeGLU", " gelu"},
     [TDM_ACTIVATION_GELU] = {"gelu", "exact GELU", " exact gelu"},
     [TDM_ACTIVATION_GELU_NEW] = {"gelu_new", "GELU of single operations", " gelu_new"},
+    [TDM_ACTIVATION_RELU2] = {"relu2", "squared ReLU", " relu2"},
+    [TDM_ACTIVATION_XIELU] = {"xielu", "xIELU", " xielu"},
 };
 
 /* Can it have an activation? Llama and its like can have all, Gemma must have GELU, others SiLU. */
 static bool has_activation(uint64_t parts, enum tdm_activation activation)
 {
     bool gemma = parts & PART_SCALED_EMBEDDING;
+    if ((parts & (TDM_PART_PLAIN_MLP | TDM_PART_LAYER_NORMS)) == TDM_PART_PLAIN_MLP)
+        return activation == TDM_ACTIVATION_RELU2 ||
+               (activation == TDM_ACTIVATION_XIELU && (parts & PART_XIELU) != 0);
     if ((parts & TDM_PART_PLAIN_MLP) != 0)
-        return activation != TDM_ACTIVATION_SILU;
+        return activation != TDM_ACTIVATION_SILU && activation < TDM_ACTIVATION_RELU2;
     if (parts == 0)
         return activation <= TDM_ACTIVATION_GELU_TANH;
     return activation == (gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
@@ -279,12 +331,17 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
         key = "hidden_activation";
     if ((parts & PART_GPT2) != 0)
         key = "activation_function";
+    if ((parts & TDM_PART_ONE_MIXER) != 0)
+        key = "mlp_hidden_act";
+    bool layer_norms = parts & TDM_PART_LAYER_NORMS;
     const char *name =
         tdm_json_string_or(reader, key,
-                           types[(parts & PART_GPT2) != 0            ? TDM_ACTIVATION_GELU_NEW
-                                 : gemma                             ? TDM_ACTIVATION_GELU_TANH
-                                 : (parts & TDM_PART_PLAIN_MLP) != 0 ? TDM_ACTIVATION_GELU
-                                                                     : TDM_ACTIVATION_SILU]
+                           types[(parts & PART_XIELU) != 0  ? TDM_ACTIVATION_XIELU
+                                 : (parts & PART_GPT2) != 0 ? TDM_ACTIVATION_GELU_NEW
+                                 : gemma                    ? TDM_ACTIVATION_GELU_TANH
+                                 : (parts & TDM_PART_PLAIN_MLP) != 0
+                                     ? layer_norms ? TDM_ACTIVATION_GELU : TDM_ACTIVATION_RELU2
+                                     : TDM_ACTIVATION_SILU]
                                .name);
     char known[160] = "";
     size_t used = 0;
@@ -318,7 +375,14 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
         tdm_json_fail(reader, "mlp_bias",
                       "is true, which is not supported; only models without "
                       "biases in the MLP are");
-    if (tdm_json_number_or(reader, "attention_dropout", 0, 1, 0) != 0)
+    static const char *const biases[] = {"attention_out_bias", "use_bias"};
+    for (size_t i = 0; i < sizeof(biases) / sizeof(biases[0]); i++)
+        if ((architecture->parts & (TDM_PART_DROPOUT | TDM_PART_CAST_ROPE)) != 0 &&
+            tdm_json_bool_or(reader, biases[i], false))
+            tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
+                          architecture->name);
+    if ((architecture->parts & TDM_PART_DROPOUT) == 0 &&
+        tdm_json_number_or(reader, "attention_dropout", 0, 1, 0) != 0)
         tdm_json_fail(reader, "attention_dropout",
                       "is not 0; dropout is not supported: set it to 0");
     if ((architecture->parts & TDM_PART_CUT_ROPE) == 0 &&
@@ -488,7 +552,8 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
                                   WINDOW_LAYERS_DEFAULT);
     bool qkv_bias = architecture->qkv_bias;
     if ((architecture->parts & PART_QKV_BIAS_ALONE) != 0)
-        qkv_bias = tdm_json_bool_or(reader, "attention_bias", false);
+        qkv_bias = tdm_json_bool_or(reader, "attention_bias",
+                                    (architecture->parts & TDM_PART_DROPOUT) != 0);
     if ((architecture->parts & PART_USE_QKV_BIAS) != 0)
         qkv_bias = tdm_json_bool_or(reader, "use_qkv_bias", false);
     for (uint32_t i = 0; i < model->layers; i++)
@@ -510,6 +575,8 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         read_attention_chunks(reader, model);
     else if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
         tdm_delta_read_layers(reader, model);
+    else if (mixers_of(architecture) != TDM_MIXERS_ATTENTION)
+        tdm_mixers_read_layers(reader, mixers_of(architecture), model);
     else if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
     for (uint32_t i = 0; i < model->layers; i++)
@@ -548,9 +615,9 @@ static void refuse_falcon(struct tdm_json_reader *reader)
 /* GPT-2 has dropout of its values and of its attention's weights. */
 static void read_gpt2(struct tdm_json_reader *reader, struct tdm_model *model)
 {
-    model->dropout = tdm_json_number_or(reader, "resid_pdrop", 0, 1, GPT2_DROPOUT);
-    model->attention_dropout = tdm_json_number_or(reader, "attn_pdrop", 0, 1, GPT2_DROPOUT);
-    bool embedded = tdm_json_number_or(reader, "embd_pdrop", 0, 1, GPT2_DROPOUT) > 0;
+    model->dropout = tdm_json_number_or(reader, "resid_pdrop", 0, 1, DROPOUT_DEFAULT);
+    model->attention_dropout = tdm_json_number_or(reader, "attn_pdrop", 0, 1, DROPOUT_DEFAULT);
+    bool embedded = tdm_json_number_or(reader, "embd_pdrop", 0, 1, DROPOUT_DEFAULT) > 0;
     if (tdm_json_status(reader) == TDM_OK && embedded != (model->dropout > 0))
         tdm_json_fail(reader, "embd_pdrop",
                       "must be 0 if \"resid_pdrop\" is, and above it otherwise");
@@ -596,6 +663,11 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     }
     if (is_gpt2(architecture))
         read_gpt2(reader, model);
+    if ((parts & TDM_PART_DROPOUT) != 0) {
+        model->dropout = tdm_json_number_or(reader, "residual_dropout", 0, 1, DROPOUT_DEFAULT);
+        model->attention_dropout =
+            tdm_json_number_or(reader, "attention_dropout", 0, 1, DROPOUT_DEFAULT);
+    }
     if ((parts & TDM_PART_MEAN_NORMS) != 0 && tdm_json_bool_or(reader, "use_qk_norm", false))
         tdm_json_fail(reader, "use_qk_norm", "is true, which is not known");
     if (architecture->family == TDM_FAMILY_LLAMA4) {
@@ -605,11 +677,29 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->scaled_queries =
             !json_is_false(tuning) && (!json_is_integer(tuning) || json_integer_value(tuning) != 0);
     }
+    if (mixers_of(architecture) == TDM_MIXERS_SHORT)
+        tdm_short_conv_read(reader, model);
+    else if (mixers_of(architecture) != TDM_MIXERS_ATTENTION)
+        tdm_mamba_read(reader, mixers_of(architecture), model);
+    if (mixers_of(architecture) == TDM_MIXERS_GRANITE &&
+        strcmp(tdm_json_string_or(reader, "position_embedding_type", "nope"), "rope") != 0)
+        model->parts |= TDM_PART_NO_ANGLES;
     tdm_experts_read(reader, architecture->family, model);
     if ((parts & PART_LATENT) != 0)
         tdm_latent_read(reader, model);
     if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
         tdm_delta_read(reader, model);
+}
+
+/* The field of the MLP's width. */
+static const char *width_key(struct tdm_json_reader *reader,
+                             const struct architecture *architecture)
+{
+    return architecture->family == TDM_FAMILY_LLAMA4           ? "intermediate_size_mlp"
+           : architecture->family == TDM_FAMILY_GRANITE_HYBRID ? "shared_intermediate_size"
+           : (architecture->parts & PART_LFM2) != 0 && tdm_json_has(reader, "block_ff_dim")
+               ? "block_ff_dim"
+               : "intermediate_size";
 }
 
 static enum tdm_status read_text_model(struct tdm_json_reader *reader,
@@ -625,10 +715,12 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
         gpt2 || falcon
             ? (uint32_t)tdm_json_count_or(reader, gpt2 ? "n_inner" : "ffn_hidden_size", 1,
                                           TDM_DIMENSION_LIMIT, UINT64_C(4) * model->hidden)
-            : dimension(reader, architecture->family == TDM_FAMILY_LLAMA4 ? "intermediate_size_mlp"
-                                                                          : "intermediate_size");
-    model->layers = (uint32_t)tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers", 1,
-                                             TDM_LAYER_LIMIT);
+            : dimension(reader, width_key(reader, architecture));
+    model->layers = (uint32_t)(mixers_of(architecture) == TDM_MIXERS_NEMOTRON
+                                   ? tdm_json_count_or(reader, "num_hidden_layers", 1,
+                                                       TDM_LAYER_LIMIT, tdm_mixers_count(reader))
+                                   : tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers",
+                                                    1, TDM_LAYER_LIMIT));
     model->vocabulary = dimension_or(reader, "vocab_size", leaves_out(architecture) ? 262208 : 0);
     read_heads(reader, architecture, model);
     model->max_context = tdm_json_count_or(reader, gpt2 ? "n_positions" : "max_position_embeddings",

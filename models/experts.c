@@ -87,9 +87,14 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false},
         [TDM_FAMILY_GPT_OSS] = {"num_local_experts", false, false, false, true},
         [TDM_FAMILY_LLAMA4] = {"num_local_experts", true, false, false, false},
+        [TDM_FAMILY_GRANITE_HYBRID] = {"num_local_experts", false, true, false, true},
     };
     struct tdm_experts *e = &model->experts;
     if (family == TDM_FAMILY_DENSE)
+        return;
+    const bool granite = family == TDM_FAMILY_GRANITE_HYBRID;
+    const json_t *local = json_object_get(reader->object, "num_local_experts");
+    if (granite && json_is_integer(local) && json_integer_value(local) == 0)
         return;
     /* transformers 5 writes this name for all families. */
     const char *own = families[family].count, *common = "num_local_experts";
@@ -100,7 +105,8 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
     e->intermediate =
         families[family].own_intermediate
             ? dimension(reader, llama4 ? "intermediate_size" : "moe_intermediate_size")
-            : model->intermediate;
+        : granite ? dimension(reader, "intermediate_size")
+                  : model->intermediate;
     e->normalized =
         families[family].normalized || tdm_json_bool_or(reader, "norm_topk_prob", false);
     e->wide_weights = families[family].wide_weights;
@@ -109,6 +115,7 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         e->shared = e->intermediate * dimension_or_none(reader, "n_shared_experts");
     e->biased = family == TDM_FAMILY_GPT_OSS;
     e->all_rows = llama4;
+    e->beside = granite;
     if (llama4)
         e->shared = e->intermediate;
     if (family == TDM_FAMILY_QWEN3_NEXT) /* the default, which configs need not have */

@@ -2,6 +2,7 @@
 libtidemark_a_SOURCES += \
 	models/config.c \
 	models/experts.c \
+	models/mixers.c \
 	models/model.c models/model.h \
 	models/names.c \
 	models/parts.h \
@@ -16,6 +17,9 @@ libtidemark_a_SOURCES += \
 	models/weights_write.c
 
 nobase_dist_pkgdata_DATA += \
+	models/configs/afm-4.5b.json \
+	models/configs/apertus-70b.json \
+	models/configs/apertus-8b.json \
 	models/configs/burst-14b.json \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
@@ -27,7 +31,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v3.json \
+	models/configs/ernie-4.5-0.3b.json \
 	models/configs/falcon-7b.json \
+	models/configs/falcon-h1-0.5b.json \
 	models/configs/falcon3-10b.json \
 	models/configs/falcon3-1b.json \
 	models/configs/falcon3-3b.json \
@@ -51,6 +57,13 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gpt2.json \
 	models/configs/granite-3.1-2b.json \
 	models/configs/granite-3.1-8b.json \
+	models/configs/granite-4.0-h-micro.json \
+	models/configs/granite-4.0-h-small.json \
+	models/configs/granite-4.0-h-tiny.json \
+	models/configs/granite-4.0-micro.json \
+	models/configs/lfm2-1.2b.json \
+	models/configs/lfm2-350m.json \
+	models/configs/lfm2-700m.json \
 	models/configs/llama-2-13b.json \
 	models/configs/llama-2-70b.json \
 	models/configs/llama-2-7b.json \
@@ -64,6 +77,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/llama-4-maverick.json \
 	models/configs/llama-4-scout.json \
 	models/configs/llama-65b.json \
+	models/configs/ministral-3-14b.json \
+	models/configs/ministral-3-3b.json \
+	models/configs/ministral-3-8b.json \
 	models/configs/ministral-8b.json \
 	models/configs/mistral-7b-v0.1.json \
 	models/configs/mistral-7b-v0.2.json \
@@ -74,6 +90,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mixtral-8x22b.json \
 	models/configs/mixtral-8x7b.json \
 	models/configs/moonlight-16b-a3b.json \
+	models/configs/nemotron-h-8b.json \
+	models/configs/nemotron-nano-9b-v2.json \
 	models/configs/olmo-2-7b.json \
 	models/configs/olmo-3-7b.json \
 	models/configs/olmoe-1b-7b.json \
@@ -109,6 +127,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json \
 	models/configs/qwen3-next-80b-a3b.json \
+	models/configs/seed-oss-36b.json \
 	models/configs/smollm2-1.7b.json \
 	models/configs/smollm2-135m.json \
 	models/configs/smollm2-360m.json \

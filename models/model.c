@@ -31,7 +31,9 @@ static uint64_t bits(double value)
 static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 {
     return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm && a.window == b.window &&
-           a.post_norms == b.post_norms && a.experts == b.experts && a.no_rope == b.no_rope;
+           a.post_norms == b.post_norms && a.experts == b.experts && a.no_rope == b.no_rope &&
+           a.mamba == b.mamba && a.short_conv == b.short_conv && a.no_attention == b.no_attention &&
+           a.no_mlp == b.no_mlp;
 }
 
 /* Writes the digest of everything that decides what is computed. It does not cover the name, nor
@@ -40,7 +42,7 @@ static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
 {
     const struct tdm_rope *rope = &model->rope;
-    size_t capacity = 1024 + (size_t)model->layers * 64;
+    size_t capacity = 1024 + (size_t)model->layers * 96;
     char *text = malloc(capacity);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its digest", model->name);
@@ -74,6 +76,11 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
             used += snprintf(text + used, capacity - (size_t)used, "dense,");
         if (kind.no_rope)
             used += snprintf(text + used, capacity - (size_t)used, "no_rope,");
+        if (kind.mamba || kind.short_conv || kind.no_attention || kind.no_mlp)
+            used +=
+                snprintf(text + used, capacity - (size_t)used, "%s%s%s%s",
+                         kind.mamba ? "mamba," : "", kind.short_conv ? "conv," : "",
+                         kind.no_attention ? "no_attention," : "", kind.no_mlp ? "no_mlp," : "");
     }
     if (!model->sized_only) /* for sized_only models the architecture implies it */
         used += snprintf(text + used, capacity - (size_t)used, "%s",
@@ -85,6 +92,14 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
     if (model->experts.shared > 0)
         used += snprintf(text + used, capacity - (size_t)used, " shared=%" PRIu32 "%s",
                          model->experts.shared, model->experts.shared_gate ? " gated" : "");
+    if (model->mamba.heads > 0)
+        used += snprintf(text + used, capacity - (size_t)used,
+                         " mamba=%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32,
+                         model->mamba.heads, model->mamba.head_dim, model->mamba.groups,
+                         model->mamba.state, model->mamba.kernel);
+    if (model->short_kernel > 0)
+        used +=
+            snprintf(text + used, capacity - (size_t)used, " conv=%" PRIu32, model->short_kernel);
     if (model->latent.kv_rank > 0)
         snprintf(text + used, capacity - (size_t)used,
                  " latent=%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32,

@@ -42,6 +42,8 @@ enum tdm_activation {
     TDM_ACTIVATION_GELU_TANH,
     TDM_ACTIVATION_GELU,     /* exact; of predictions alone, as is the next */
     TDM_ACTIVATION_GELU_NEW, /* by tanh, of single operations */
+    TDM_ACTIVATION_RELU2,    /* the square of relu */
+    TDM_ACTIVATION_XIELU,    /* with two trained numbers, of single operations: Apertus */
     TDM_ACTIVATIONS
 };
 
@@ -54,6 +56,9 @@ struct tdm_layer_kind {
     bool experts;    /* a mixture of experts in place of the MLP */
     bool no_rope;    /* q and k are not rotated */
     bool delta;      /* a gated DeltaNet in place of attention */
+    bool mamba;      /* Mamba-2, in place of attention or beside it */
+    bool short_conv; /* a short convolution in place of attention */
+    bool no_attention, no_mlp;
 };
 
 /* Mixture of experts; count 0: none. */
@@ -65,6 +70,7 @@ struct tdm_experts {
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
     bool biased;       /* router and experts have biases, gates are clamped: GPT-OSS */
+    bool beside;       /* they run beside the MLP, which every token has: Granite */
     bool all_rows;     /* every expert computes all tokens: Llama 4 as transformers has it */
 };
 
@@ -102,7 +108,14 @@ enum tdm_model_part {
     TDM_PART_SINKS = 1 << 20,       /* a sink for each head; half the angles; biases of q, k, v, o:
                                        GPT-OSS */
     TDM_PART_COMPLEX_ROPE = 1 << 21,    /* heads are rotated as complex numbers: Llama 4 */
+    TDM_PART_TURNED_NORM = 1 << 22,     /* heads are normed after they are rotated: Hunyuan */
+    TDM_PART_CAST_ROPE = 1 << 23,       /* heads become fp32 for each product of it: ERNIE */
+    TDM_PART_PLACE_SCALE = 1 << 24,     /* rotated q times a number of its place: Ministral 3 */
     TDM_PART_GATED_ATTENTION = 1 << 25, /* q is projected with a gate of the output: Qwen3-Next */
+    TDM_PART_DROPOUT = 1 << 26,         /* of scores and of what is added: Seed-OSS */
+    TDM_PART_NO_ANGLES = 1 << 27,       /* no layer is rotated, so no angles are made */
+    TDM_PART_ONE_MIXER = 1 << 28,       /* a layer has one norm and one module: Nemotron-H */
+    TDM_PART_FALCON_H1 = 1 << 29,       /* multipliers of its modules; attention beside Mamba-2 */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */
@@ -161,6 +174,19 @@ enum tdm_role {
     TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden] */
     TDM_ROLE_DELTA_NORM,           /* [value dim] */
     TDM_ROLE_DELTA_OUT,            /* [hidden, values] */
+    TDM_ROLE_MAMBA_TIME,           /* [heads] */
+    TDM_ROLE_MAMBA_DECAY,          /* [heads] */
+    TDM_ROLE_MAMBA_SKIP,           /* [heads] */
+    TDM_ROLE_MAMBA_KERNEL,         /* [x, B and C, kernel], a matrix */
+    TDM_ROLE_MAMBA_KERNEL_BIAS,    /* [x, B and C] */
+    TDM_ROLE_MAMBA_IN,             /* [gate, x, B, C and times, hidden] */
+    TDM_ROLE_MAMBA_NORM,           /* [x] */
+    TDM_ROLE_MAMBA_OUT,            /* [hidden, x] */
+    TDM_ROLE_SHORT_KERNEL,         /* [hidden, kernel], a matrix */
+    TDM_ROLE_SHORT_IN,             /* [3 hidden, hidden] */
+    TDM_ROLE_SHORT_OUT,            /* [hidden, hidden] */
+    TDM_ROLE_XIELU_POSITIVE,       /* [1] */
+    TDM_ROLE_XIELU_NEGATIVE,       /* [1] */
     TDM_ROLES
 };
 
@@ -181,7 +207,7 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
            role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
            role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM ||
            role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM ||
-           role == TDM_ROLE_DELTA_NORM;
+           role == TDM_ROLE_DELTA_NORM || role == TDM_ROLE_MAMBA_NORM;
 }
 
 /* Does a tensor of this role have one dimension, as norms and biases do? */
@@ -214,6 +240,13 @@ struct tdm_unit {
  * `kernel` tokens. value_heads 0: none. */
 struct tdm_delta {
     uint32_t key_heads, value_heads, key_dim, value_dim, kernel;
+};
+
+/* Mamba-2: x and its gate of heads * head_dim, B and C of groups * state, convolved over `kernel`
+ * tokens; states are made every `chunk` tokens. heads 0: none. */
+struct tdm_mamba {
+    uint32_t heads, head_dim, groups, state, kernel, chunk;
+    bool kernel_bias, norm;
 };
 
 /* What the projections of layers are stored in, if their config says that they are quantized. */
@@ -261,6 +294,8 @@ struct tdm_model {
     struct tdm_experts experts;
     struct tdm_latent latent;
     struct tdm_delta delta;
+    struct tdm_mamba mamba;
+    uint32_t short_kernel; /* of short convolutions; 0: none */
     struct tdm_base_weights base;
     struct tdm_vision vision; /* counted by methods whose GPUs have whole models */
     uint32_t parts;           /* bits of enum tdm_model_part */
@@ -272,7 +307,7 @@ struct tdm_model {
     bool whole_qk_norm;       /* q and k are normed over all heads at once */
     bool head_norms;     /* q and k are normed without weights where they are rotated: Llama 4 */
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
-    double dropout, attention_dropout; /* of a training's values and scores: GPT-2; 0: none */
+    double dropout, attention_dropout; /* of a training's values and scores; 0: none */
     bool two_norms; /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
@@ -358,6 +393,10 @@ uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model);
 /* Words for a part of the model that Megatron-LM's methods alone know: latent keys and values, or
  * experts that all tokens share. NULL: it has neither. */
 const char *tdm_model_rare_part(const struct tdm_model *model);
+
+/* Words for what some layers have in place of attention, or beside it: gated DeltaNets, Mamba-2,
+ * short convolutions. NULL: all have attention alone. */
+const char *tdm_model_other_mixer(const struct tdm_model *model);
 
 /* The shortest window of a layer that is shorter than `tokens`; 0 if there is none. */
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens);

@@ -29,6 +29,7 @@ enum tdm_family {
     TDM_FAMILY_DEEPSEEK,
     TDM_FAMILY_GPT_OSS,
     TDM_FAMILY_LLAMA4,
+    TDM_FAMILY_GRANITE_HYBRID,
 };
 
 /* Fill model->experts, and after layer_kinds exist which of them have experts; model->latent,
@@ -39,6 +40,22 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
                              struct tdm_model *model);
 /* Gated DeltaNets: model->delta, and after layer_kinds exist which layers have one. */
 void tdm_delta_read(struct tdm_json_reader *reader, struct tdm_model *model);
+/* What layers have in place of attention, or beside it, and how configs say it. */
+enum tdm_mixers {
+    TDM_MIXERS_ATTENTION,
+    TDM_MIXERS_GRANITE,  /* Mamba-2 or attention */
+    TDM_MIXERS_FALCON,   /* both in every layer */
+    TDM_MIXERS_NEMOTRON, /* Mamba-2, attention or an MLP */
+    TDM_MIXERS_SHORT,    /* a short convolution or attention */
+};
+/* model->mamba; short_kernel and the MLP's width; after layer_kinds exist what each layer is
+ * (models/mixers.c). tdm_mixers_count: how many layers Nemotron-H's config lists. */
+void tdm_mamba_read(struct tdm_json_reader *reader, enum tdm_mixers mixers,
+                    struct tdm_model *model);
+void tdm_short_conv_read(struct tdm_json_reader *reader, struct tdm_model *model);
+void tdm_mixers_read_layers(struct tdm_json_reader *reader, enum tdm_mixers mixers,
+                            struct tdm_model *model);
+uint32_t tdm_mixers_count(const struct tdm_json_reader *reader);
 /* Reads "vision_config", if it is there. */
 void tdm_vision_read(struct tdm_json_reader *reader, struct tdm_vision *vision);
 void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *model);

@@ -122,7 +122,8 @@ static void read_scaling(struct tdm_json_reader *reader, const struct tdm_model 
                       name);
         return;
     }
-    tdm_json_only(reader, rope_keys);
+    if (!model->sized_only) /* others have keys of their own, which change numbers alone */
+        tdm_json_only(reader, rope_keys);
     if ((model->parts & TDM_PART_CUT_ROPE) == 0 &&
         tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",

@@ -166,8 +166,7 @@ static enum tdm_status plan_set(const char *directory, const char *stem,
                                 uint64_t shard_bytes, struct tdm_tensor_set *set,
                                 struct tdm_error *err)
 {
-    *set = (struct tdm_tensor_set){
-        .model = model, .dtype = dtype, .file = {.fd = -1}, .share = {.writer = {.fd = -1}}};
+    *set = (struct tdm_tensor_set){.model = model, .dtype = dtype, .file = {.fd = -1}};
     snprintf(set->stem, sizeof(set->stem), "%s", stem);
     set->directory = strdup(directory);
     set->shards = calloc(model->tensor_count, sizeof(*set->shards));
@@ -264,32 +263,28 @@ enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
     return status;
 }
 
-enum tdm_status tdm_tensor_set_put(struct tdm_tensor_set *set, uint32_t tensor, uint64_t first,
-                                   const void *values, bool stored, uint64_t count,
-                                   struct tdm_error *err)
+enum tdm_status tdm_tensor_set_join_file(const struct tdm_tensor_set *set, uint32_t number,
+                                         struct tdm_safetensors_share *file, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    if (tensor >= set->shards[set->current].end)
-        status = tdm_tensor_set_leave(set, err);
-    while (tensor >= set->shards[set->current].end)
-        set->current++;
-    const struct tdm_tensor_shard *shard = &set->shards[set->current];
-    if (status == TDM_OK && set->share.writer.fd < 0) {
-        char *path = join(set->directory, shard->name);
-        status = path == NULL ? no_memory(set->directory, shard->name, err)
-                              : tdm_safetensors_join(path, set->dtype, shard->end - shard->first,
-                                                     set->tensors + shard->first, &set->share, err);
-        free(path);
-    }
-    for (uint32_t i = shard->first; i < tensor; i++)
-        first += set->model->tensors[i].elements;
-    return status == TDM_OK ? tdm_safetensors_put(&set->share, first, values, stored, count, err)
-                            : status;
+    const struct tdm_tensor_shard *shard = &set->shards[number];
+    char *path = join(set->directory, shard->name);
+    *file = (struct tdm_safetensors_share){.writer = {.fd = -1}};
+    enum tdm_status status = path == NULL
+                                 ? no_memory(set->directory, shard->name, err)
+                                 : tdm_safetensors_join(path, set->dtype, shard->end - shard->first,
+                                                        set->tensors + shard->first, file, err);
+    free(path);
+    return status;
 }
 
-enum tdm_status tdm_tensor_set_leave(struct tdm_tensor_set *set, struct tdm_error *err)
+enum tdm_status tdm_tensor_set_put(const struct tdm_tensor_set *set, uint32_t shard,
+                                   struct tdm_safetensors_share *file, uint32_t tensor,
+                                   uint64_t first, const void *values, bool stored, uint64_t count,
+                                   struct tdm_error *err)
 {
-    return tdm_safetensors_leave(&set->share, err);
+    for (uint32_t i = set->shards[shard].first; i < tensor; i++)
+        first += set->model->tensors[i].elements;
+    return tdm_safetensors_put(file, first, values, stored, count, err);
 }
 
 enum tdm_status tdm_tensor_set_sum(const struct tdm_tensor_set *set, uint32_t number,
@@ -343,13 +338,12 @@ void tdm_tensor_set_free(struct tdm_tensor_set *set)
 {
     if (set->file.path != NULL)
         tdm_safetensors_abandon(&set->file);
-    tdm_safetensors_drop(&set->share);
     json_decref(set->index);
     free(set->directory);
     free(set->names);
     free(set->tensors);
     free(set->shards);
-    *set = (struct tdm_tensor_set){.file = {.fd = -1}, .share = {.writer = {.fd = -1}}};
+    *set = (struct tdm_tensor_set){.file = {.fd = -1}};
 }
 
 /* ---- reading ---- */

@@ -30,7 +30,6 @@ struct tdm_tensor_set {
     uint64_t bytes;                     /* of the tensors */
     json_t *index;                      /* its contents; NULL: one file needs none */
     struct tdm_safetensors_writer file; /* of shard `current` */
-    struct tdm_safetensors_share share; /* the same, if several processes write the set */
     bool read_back;                     /* who writes a file of the set reads it back */
 };
 
@@ -86,14 +85,18 @@ enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
                                      uint64_t shard_bytes, bool makes, struct tdm_tensor_set *set,
                                      struct tdm_error *err);
 
-/* Writes `count` elements of tensor number `tensor` from `first` on: rounded from fp32, or, if
- * `stored`, as they are in the dtype of the set. The tensors come in their order. */
-enum tdm_status tdm_tensor_set_put(struct tdm_tensor_set *set, uint32_t tensor, uint64_t first,
-                                   const void *values, bool stored, uint64_t count,
-                                   struct tdm_error *err);
+/* Opens file `shard` of such a set, when all are made. Several threads may have one each. The
+ * caller ends *file with tdm_safetensors_leave() or tdm_safetensors_drop(), also after a failure.
+ */
+enum tdm_status tdm_tensor_set_join_file(const struct tdm_tensor_set *set, uint32_t shard,
+                                         struct tdm_safetensors_share *file, struct tdm_error *err);
 
-/* Flushes what was written here, and reads it back. */
-enum tdm_status tdm_tensor_set_leave(struct tdm_tensor_set *set, struct tdm_error *err);
+/* Writes `count` elements of tensor number `tensor`, which file `shard` has, from `first` on:
+ * rounded from fp32, or, if `stored`, as they are in the dtype of the set. */
+enum tdm_status tdm_tensor_set_put(const struct tdm_tensor_set *set, uint32_t shard,
+                                   struct tdm_safetensors_share *file, uint32_t tensor,
+                                   uint64_t first, const void *values, bool stored, uint64_t count,
+                                   struct tdm_error *err);
 
 /* When all have left: reads file `shard` of the set, of which it checks the header, and sets the
  * checksum of its data; tdm_tensor_set_describe() needs those of all. */

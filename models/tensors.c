@@ -41,6 +41,13 @@ enum side {
     SIDE_DELTA_VALUE_DIM,
     SIDE_DELTA_VALUES,
     SIDE_Q,
+    SIDE_MAMBA_HEADS,
+    SIDE_MAMBA_X,
+    SIDE_MAMBA_WIDTH,
+    SIDE_MAMBA_KERNEL,
+    SIDE_MAMBA_IN,
+    SIDE_SHORT_IN,
+    SIDE_SHORT_KERNEL,
 };
 
 static const struct {
@@ -99,6 +106,19 @@ static const struct {
     [TDM_ROLE_DELTA_BA] = {"linear_attn.in_proj_ba.weight", SIDE_DELTA_BA, SIDE_HIDDEN},
     [TDM_ROLE_DELTA_NORM] = {"linear_attn.norm.weight", SIDE_ONE, SIDE_DELTA_VALUE_DIM},
     [TDM_ROLE_DELTA_OUT] = {"linear_attn.out_proj.weight", SIDE_HIDDEN, SIDE_DELTA_VALUES},
+    [TDM_ROLE_MAMBA_TIME] = {"mamba.dt_bias", SIDE_ONE, SIDE_MAMBA_HEADS},
+    [TDM_ROLE_MAMBA_DECAY] = {"mamba.A_log", SIDE_ONE, SIDE_MAMBA_HEADS},
+    [TDM_ROLE_MAMBA_SKIP] = {"mamba.D", SIDE_ONE, SIDE_MAMBA_HEADS},
+    [TDM_ROLE_MAMBA_KERNEL] = {"mamba.conv1d.weight", SIDE_MAMBA_WIDTH, SIDE_MAMBA_KERNEL},
+    [TDM_ROLE_MAMBA_KERNEL_BIAS] = {"mamba.conv1d.bias", SIDE_ONE, SIDE_MAMBA_WIDTH},
+    [TDM_ROLE_MAMBA_IN] = {"mamba.in_proj.weight", SIDE_MAMBA_IN, SIDE_HIDDEN},
+    [TDM_ROLE_MAMBA_NORM] = {"mamba.norm.weight", SIDE_ONE, SIDE_MAMBA_X},
+    [TDM_ROLE_MAMBA_OUT] = {"mamba.out_proj.weight", SIDE_HIDDEN, SIDE_MAMBA_X},
+    [TDM_ROLE_SHORT_KERNEL] = {"conv.conv.weight", SIDE_HIDDEN, SIDE_SHORT_KERNEL},
+    [TDM_ROLE_SHORT_IN] = {"conv.in_proj.weight", SIDE_SHORT_IN, SIDE_HIDDEN},
+    [TDM_ROLE_SHORT_OUT] = {"conv.out_proj.weight", SIDE_HIDDEN, SIDE_HIDDEN},
+    [TDM_ROLE_XIELU_POSITIVE] = {"mlp.act_fn.alpha_p", SIDE_ONE, SIDE_ONE},
+    [TDM_ROLE_XIELU_NEGATIVE] = {"mlp.act_fn.alpha_n", SIDE_ONE, SIDE_ONE},
     [TDM_ROLE_POSITIONS] = {"transformer.wpe.weight", SIDE_POSITIONS, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
@@ -108,6 +128,9 @@ static const struct {
 static uint64_t side_length(const struct tdm_model *model, enum side side)
 {
     const struct tdm_delta *delta = &model->delta;
+    const struct tdm_mamba *mamba = &model->mamba;
+    const uint64_t inner = (uint64_t)mamba->heads * mamba->head_dim,
+                   width = inner + UINT64_C(2) * mamba->groups * mamba->state;
     const uint64_t keys = (uint64_t)delta->key_heads * delta->key_dim,
                    values = (uint64_t)delta->value_heads * delta->value_dim;
     switch (side) {
@@ -170,11 +193,37 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
         return delta->value_dim;
     case SIDE_DELTA_VALUES:
         return values;
+    case SIDE_MAMBA_HEADS:
+        return mamba->heads;
+    case SIDE_MAMBA_X:
+        return inner;
+    case SIDE_MAMBA_WIDTH:
+        return width;
+    case SIDE_MAMBA_KERNEL:
+        return mamba->kernel;
+    case SIDE_MAMBA_IN:
+        return inner + width + mamba->heads;
+    case SIDE_SHORT_IN:
+        return UINT64_C(3) * model->hidden;
+    case SIDE_SHORT_KERNEL:
+        return model->short_kernel;
     case SIDE_Q:
         return (uint64_t)model->query_heads * model->head_dim *
                ((model->parts & TDM_PART_GATED_ATTENTION) != 0 ? 2 : 1);
     }
     return 0;
+}
+
+static bool is_of_attention(enum tdm_role role)
+{
+    return (role >= TDM_ROLE_Q && role <= TDM_ROLE_O) || role == TDM_ROLE_Q_NORM ||
+           role == TDM_ROLE_K_NORM || role == TDM_ROLE_QKV;
+}
+
+static bool is_of_mlp(enum tdm_role role)
+{
+    return role == TDM_ROLE_GATE || role == TDM_ROLE_UP || role == TDM_ROLE_DOWN ||
+           role == TDM_ROLE_GATE_UP;
 }
 
 /* Does a unit hold a tensor of this role? */
@@ -191,6 +240,23 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
                (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
                (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0);
+    if (role == TDM_ROLE_XIELU_POSITIVE || role == TDM_ROLE_XIELU_NEGATIVE)
+        return model->activation == TDM_ACTIVATION_XIELU;
+    const struct tdm_layer_kind *kind = &model->layer_kinds[unit];
+    if (role == TDM_ROLE_MAMBA_NORM || role == TDM_ROLE_MAMBA_KERNEL_BIAS)
+        return kind->mamba &&
+               (role == TDM_ROLE_MAMBA_NORM ? model->mamba.norm : model->mamba.kernel_bias);
+    if (role >= TDM_ROLE_MAMBA_TIME && role <= TDM_ROLE_MAMBA_OUT)
+        return kind->mamba;
+    if (role >= TDM_ROLE_SHORT_KERNEL && role <= TDM_ROLE_SHORT_OUT)
+        return kind->short_conv;
+    if (kind->no_attention && is_of_attention(role))
+        return false;
+    if ((kind->no_mlp && is_of_mlp(role)) ||
+        (role == TDM_ROLE_MLP_NORM && (model->parts & TDM_PART_ONE_MIXER) != 0))
+        return false;
+    if (role == TDM_ROLE_DOWN && kind->experts && model->experts.beside)
+        return true;
     const bool delta = model->layer_kinds[unit].delta;
     if (role >= TDM_ROLE_DELTA_TIME && role <= TDM_ROLE_DELTA_OUT)
         return delta;
@@ -407,9 +473,12 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & TDM_PART_POSITIONS, "learned positions"},
                  {model->base.kind != TDM_BASE_WHOLE, "quantized weights"},
                  {model->parts & TDM_PART_SINKS, "sinks of attention"},
-                 {model->delta.value_heads > 0, "gated DeltaNets"},
+                 {tdm_model_other_mixer(model) != NULL, tdm_model_other_mixer(model)},
                  {model->parts & TDM_PART_GATED_ATTENTION, "gated attention"},
                  {model->parts & TDM_PART_COMPLEX_ROPE, "rotation of complex numbers"},
+                 {model->parts & (TDM_PART_TURNED_NORM | TDM_PART_CAST_ROPE | TDM_PART_PLACE_SCALE),
+                  "rotation of other kinds"},
+                 {model->dropout > 0, "dropout"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
     out[0] = '\0';
@@ -429,6 +498,18 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
                      uint32_t out_bytes)
 {
     const char *name = shapes[tensor->role].name;
+    if (model->parts & TDM_PART_TURNED_NORM) {
+        if (tensor->role == TDM_ROLE_Q_NORM)
+            name = "self_attn.query_layernorm.weight";
+        if (tensor->role == TDM_ROLE_K_NORM)
+            name = "self_attn.key_layernorm.weight";
+    }
+    if (model->activation == TDM_ACTIVATION_XIELU) {
+        if (tensor->role == TDM_ROLE_ATTENTION_NORM)
+            name = "attention_layernorm.weight";
+        if (tensor->role == TDM_ROLE_MLP_NORM)
+            name = "feedforward_layernorm.weight";
+    }
     if (model->parts & TDM_PART_GLM_NORMS) {
         if (tensor->role == TDM_ROLE_POST_ATTENTION_NORM)
             name = "post_self_attn_layernorm.weight";
@@ -467,6 +548,14 @@ const char *tdm_model_rare_part(const struct tdm_model *model)
            : model->experts.shared > 0 && !model->experts.all_rows && !model->experts.shared_gate
                ? "shared experts"
                : NULL;
+}
+
+const char *tdm_model_other_mixer(const struct tdm_model *model)
+{
+    return model->delta.value_heads > 0 ? "gated DeltaNets"
+           : model->mamba.heads > 0     ? "layers of Mamba-2"
+           : model->short_kernel > 0    ? "short convolutions"
+                                        : NULL;
 }
 
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens)

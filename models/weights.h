@@ -138,8 +138,9 @@ enum tdm_status tdm_weights_end_file(struct tdm_weights_writer *writer,
 /* ---- several processes that write together ----
  *
  * One creates, with target->shared, and tells the others the name of the directory, which they
- * join. Then for each set: it shares the set first, the others after it; each puts what it has and
- * leaves. When all have, the files are read for their checksums, which the first one needs for all.
+ * join. It shares all sets first, the others after it. Then each puts what it has into the files,
+ * several at the same time. When all have, the files are read for their checksums, which the first
+ * one needs for all.
  */
 
 /* The directory under its temporary name. */
@@ -154,11 +155,23 @@ enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const 
 enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char *part,
                                   enum tdm_dtype dtype, struct tdm_error *err);
 
-/* tdm_tensor_set_put() and tdm_tensor_set_leave() of that set. */
-enum tdm_status tdm_weights_put(struct tdm_weights_writer *writer, uint32_t tensor, uint64_t first,
+/* A file of which this process writes a part. */
+struct tdm_weights_part {
+    struct tdm_safetensors_share data;
+    uint32_t set, shard; /* it is file `shard` of that set */
+    uint32_t first, end; /* its tensors of the model */
+};
+
+/* Opens file `number` of those of all sets, by one thread; puts elements of a tensor; and flushes
+ * what was put and reads it back. One that is not left is dropped with tdm_safetensors_drop(), also
+ * after a failure. */
+enum tdm_status tdm_weights_join_file(const struct tdm_weights_writer *writer, uint32_t number,
+                                      struct tdm_weights_part *part, struct tdm_error *err);
+enum tdm_status tdm_weights_put(const struct tdm_weights_writer *writer,
+                                struct tdm_weights_part *part, uint32_t tensor, uint64_t first,
                                 const void *values, bool stored, uint64_t count,
                                 struct tdm_error *err);
-enum tdm_status tdm_weights_leave(struct tdm_weights_writer *writer, struct tdm_error *err);
+enum tdm_status tdm_weights_leave(struct tdm_weights_part *part, struct tdm_error *err);
 
 /* Files of all sets; the checksum of one as it is read; and what it is found to be. */
 uint32_t tdm_weights_files(const struct tdm_weights_writer *writer);

@@ -327,17 +327,28 @@ enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char 
                                 &writer->sets[writer->set_count++], err);
 }
 
-enum tdm_status tdm_weights_put(struct tdm_weights_writer *writer, uint32_t tensor, uint64_t first,
+enum tdm_status tdm_weights_join_file(const struct tdm_weights_writer *writer, uint32_t number,
+                                      struct tdm_weights_part *part, struct tdm_error *err)
+{
+    part->set = find_file(writer, &number);
+    part->shard = number;
+    const struct tdm_tensor_set *set = &writer->sets[part->set];
+    tdm_tensor_set_range(set, number, &part->first, &part->end);
+    return tdm_tensor_set_join_file(set, number, &part->data, err);
+}
+
+enum tdm_status tdm_weights_put(const struct tdm_weights_writer *writer,
+                                struct tdm_weights_part *part, uint32_t tensor, uint64_t first,
                                 const void *values, bool stored, uint64_t count,
                                 struct tdm_error *err)
 {
-    return tdm_tensor_set_put(&writer->sets[writer->set_count - 1], tensor, first, values, stored,
-                              count, err);
+    return tdm_tensor_set_put(&writer->sets[part->set], part->shard, &part->data, tensor, first,
+                              values, stored, count, err);
 }
 
-enum tdm_status tdm_weights_leave(struct tdm_weights_writer *writer, struct tdm_error *err)
+enum tdm_status tdm_weights_leave(struct tdm_weights_part *part, struct tdm_error *err)
 {
-    return tdm_tensor_set_leave(&writer->sets[writer->set_count - 1], err);
+    return tdm_safetensors_leave(&part->data, err);
 }
 
 uint32_t tdm_weights_files(const struct tdm_weights_writer *writer)

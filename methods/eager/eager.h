@@ -117,7 +117,7 @@ struct tdm_eager_value {
 
 struct tdm_eager;
 
-#define TDM_MOST_INPUTS 6u
+#define TDM_MOST_INPUTS 8u
 #define TDM_MOST_SAVED 8u
 #define TDM_MOST_OUTPUTS 4u
 

@@ -297,11 +297,32 @@ static struct tdm_eager_value *gelu_new(struct tdm_eager *m, struct tdm_eager_va
     return y;
 }
 
+/* relu, which saves its result, and the square of that: ReLUSquaredActivation. */
+static struct tdm_eager_value *squared_relu(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"ReluBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *positive = finish_saving(m, node, tdm_value_like(m, x));
+    struct tdm_eager_value *y = tdm_square(m, positive);
+    tdm_drop(m, positive);
+    return y;
+}
+
+struct tdm_eager_value *tdm_softplus(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"SoftplusBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, x);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
 struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation activation,
                                      struct tdm_eager_value *x)
 {
     if (activation == TDM_ACTIVATION_GELU_NEW)
         return gelu_new(m, x);
+    if (activation == TDM_ACTIVATION_RELU2)
+        return squared_relu(m, x);
     static const struct tdm_eager_op ops[TDM_ACTIVATIONS] = {
         [TDM_ACTIVATION_SILU] = {"SiluBackward0", false, map_saved},
         [TDM_ACTIVATION_GELU_TANH] = {"GeluBackward0", false, map_saved},

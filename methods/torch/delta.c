@@ -29,9 +29,8 @@ static void convolution_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, x);
 }
 
-/* causal_conv1d_fn with its activation. */
-static struct tdm_eager_value *convolution(struct tdm_eager *m, struct tdm_eager_value *x,
-                                           struct tdm_eager_value *weight)
+struct tdm_eager_value *tdm_torch_convolution(struct tdm_eager *m, struct tdm_eager_value *x,
+                                              struct tdm_eager_value *weight)
 {
     static const struct tdm_eager_op op = {"CausalConv1dFnBackward", false, convolution_backward};
     struct tdm_eager_value *inputs[] = {x, weight};
@@ -150,26 +149,8 @@ static struct tdm_eager_value *delta_rule(struct tdm_eager *m, struct tdm_eager_
 
 /* ---- the layer ---- */
 
-/* softplus saves its input. */
-static void softplus_backward(struct tdm_eager *m, struct tdm_node *node,
-                              struct tdm_eager_value *const *grads,
-                              struct tdm_eager_value **results)
-{
-    struct tdm_eager_value *x = tdm_node_saved(m, node, 0);
-    results[0] = tdm_value_like(m, grads[0]);
-    tdm_drop(m, x);
-}
-
-static struct tdm_eager_value *softplus(struct tdm_eager *m, struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"SoftplusBackward0", false, softplus_backward};
-    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    tdm_node_save(m, node, x);
-    return tdm_node_finish(m, node, tdm_value_like(m, x));
-}
-
 /* exp saves its result, as tanh does. The minus is a node of its own. */
-static struct tdm_eager_value *minus_exp(struct tdm_eager *m, struct tdm_eager_value *x)
+struct tdm_eager_value *tdm_torch_minus_exp(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
     wide = tdm_replace(m, wide, tdm_tanh(m, wide));
@@ -180,10 +161,10 @@ static struct tdm_eager_value *minus_exp(struct tdm_eager *m, struct tdm_eager_v
 static struct tdm_eager_value *decays(struct tdm_eager *m, const struct torch_layer *layer,
                                       struct tdm_eager_value *a)
 {
-    struct tdm_eager_value *rate = minus_exp(m, layer->delta[DELTA_DECAY]);
+    struct tdm_eager_value *rate = tdm_torch_minus_exp(m, layer->delta[DELTA_DECAY]);
     struct tdm_eager_value *wide = tdm_cast(m, a, FP32);
     wide = tdm_replace(m, wide, tdm_add(m, wide, layer->delta[DELTA_TIME]));
-    struct tdm_eager_value *time = softplus(m, wide);
+    struct tdm_eager_value *time = tdm_softplus(m, wide);
     tdm_drop(m, wide);
     struct tdm_eager_value *y = tdm_mul(m, rate, time);
     tdm_drop(m, time);
@@ -263,7 +244,7 @@ struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_to
         old[i] = copied(m, parts[i], tokens, keys);
     tdm_label(m, "linear_attn.conv1d");
     struct tdm_eager_value *two = tdm_cat_many(m, old, 3);
-    struct tdm_eager_value *mixed = convolution(m, two, layer->delta[DELTA_KERNEL]);
+    struct tdm_eager_value *mixed = tdm_torch_convolution(m, two, layer->delta[DELTA_KERNEL]);
     tdm_drop(m, two);
     tdm_split(m, mixed, flat_widths, 3, rule);
     for (unsigned i = 0; i < 3; i++) {

@@ -186,6 +186,15 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
         return chosen;
     }
     struct tdm_eager_value *wide = tdm_cast(m, *logits, FP32);
+    if (experts->beside) { /* Granite: the same in fp32 */
+        *logits = tdm_replace(m, *logits, wide);
+        struct tdm_eager_value *most = tdm_torch_topk(m, wide, experts->per_token, indices);
+        struct tdm_eager_value *soft = tdm_softmax(m, most);
+        tdm_drop(m, most);
+        struct tdm_eager_value *chosen = tdm_cast(m, soft, x->element_bytes);
+        tdm_drop(m, soft);
+        return chosen;
+    }
     struct tdm_eager_value *shares = tdm_softmax(m, wide);
     tdm_drop(m, wide);
     struct tdm_eager_value *chosen = tdm_torch_topk(m, shares, experts->per_token, indices);

@@ -35,7 +35,7 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
-    if ((t->config->parts & TDM_PART_MULTIPLIERS) != 0)
+    if ((t->config->parts & (TDM_PART_MULTIPLIERS | TDM_PART_FALCON_H1)) != 0)
         embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
     embedded = tdm_unit_leave(t, TDM_MODULE_EMBEDDING, embedded);
     tdm_label(m, "position_ids");

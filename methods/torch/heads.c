@@ -39,6 +39,22 @@ struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_v
     return y;
 }
 
+/* ERNIE: what each product takes becomes fp32 for it. */
+static struct tdm_eager_value *rotate_cast(struct tdm_eager *m, struct tdm_eager_value *x,
+                                           struct tdm_eager_value *cosine,
+                                           struct tdm_eager_value *sine)
+{
+    struct tdm_eager_value *straight = tdm_cast(m, x, FP32);
+    straight = tdm_replace(m, straight, tdm_mul(m, straight, cosine));
+    struct tdm_eager_value *half = tdm_rotate_half(m, x);
+    half = tdm_replace(m, half, tdm_cast(m, half, FP32));
+    half = tdm_replace(m, half, tdm_mul(m, half, sine));
+    struct tdm_eager_value *y = tdm_add(m, straight, half);
+    tdm_drop(m, straight);
+    tdm_drop(m, half);
+    return y;
+}
+
 /* Neighbours are rotated together: cosines of half the dimensions are spread to twice as many. */
 static struct tdm_eager_value *spread(struct tdm_eager *m, const struct tdm_torch_model *t,
                                       struct tdm_eager_value *angles)
@@ -132,11 +148,22 @@ static void rotate_complex(struct tdm_eager *m, const struct tdm_torch_model *t,
         qk[i] = head_norm(m, qk[i]);
 }
 
+/* Ministral 3: q times a number for each position. Takes q. */
+static struct tdm_eager_value *scaled_by_place(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                               struct tdm_eager_value *q)
+{
+    struct tdm_eager_value *scales = tdm_value_new(m, t->settings.tokens, 1, FP32);
+    scales = tdm_replace(m, scales, tdm_cast(m, scales, q->element_bytes));
+    q = tdm_replace(m, q, tdm_mul(m, q, scales));
+    tdm_drop(m, scales);
+    return q;
+}
+
 bool tdm_torch_has_liger_rope(const struct tdm_model *config)
 {
     return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE |
                              TDM_PART_WIDE_HEADS | TDM_PART_SINKS | TDM_PART_COMPLEX_ROPE |
-                             TDM_PART_POSITIONS)) == 0;
+                             TDM_PART_POSITIONS | TDM_PART_CAST_ROPE)) == 0;
 }
 
 static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
@@ -156,12 +183,14 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     }
     struct tdm_eager_value *cosine = spread(m, t, local ? t->window_cosine : t->cosine);
     struct tdm_eager_value *sine = spread(m, t, local ? t->window_sine : t->sine);
-    bool wide_heads = (t->config->parts & TDM_PART_WIDE_HEADS) != 0;
+    bool wide_heads = (t->config->parts & TDM_PART_WIDE_HEADS) != 0,
+         casts = (t->config->parts & TDM_PART_CAST_ROPE) != 0;
     struct tdm_eager_value *turned[2], *heads[2];
     for (unsigned i = 0; i < 2; i++)
         heads[i] = wide_heads ? tdm_cast(m, qkv[i], FP32) : tdm_take(qkv[i]);
     for (unsigned i = 0; i < 2; i++)
-        turned[i] = part     ? rotate_part(m, t, tdm_take(heads[i]), cosine, sine)
+        turned[i] = casts    ? rotate_cast(m, heads[i], cosine, sine)
+                    : part   ? rotate_part(m, t, tdm_take(heads[i]), cosine, sine)
                     : halves ? rotate_halves(m, tdm_take(heads[i]), cosine, sine)
                              : tdm_torch_rotate(m, heads[i], cosine, sine);
     for (unsigned i = 0; i < 2; i++)
@@ -212,33 +241,44 @@ static struct tdm_eager_value *gated_heads(struct tdm_eager *m, const struct tdm
     return by_heads(m, t, q, layer->q_norm);
 }
 
+static const char *const qk_norms[] = {"self_attn.q_norm", "self_attn.k_norm"};
+
+/* Norms of q and k, as heads. */
+static void norm_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                       const struct torch_layer *layer, struct tdm_eager_value *qkv[3])
+{
+    struct tdm_eager_value *norms[] = {layer->q_norm, layer->k_norm};
+    for (unsigned i = 0; i < 2; i++) {
+        tdm_label(m, qk_norms[i]);
+        qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
+    }
+}
+
 /* q, k and v, split into heads. If norms cover all heads, all three are projected before they are
  * split; if norms are late, before they are normed. */
 static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_eager_value *x,
                         struct tdm_eager_value *qkv[3], struct tdm_eager_value **gate)
 {
-    static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
     struct tdm_eager_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
-    bool whole = t->config->whole_qk_norm, late = (t->config->parts & TDM_PART_LATE_QK_NORM) != 0;
+    bool whole = t->config->whole_qk_norm, late = (t->config->parts & TDM_PART_LATE_QK_NORM) != 0,
+         later = late || (t->config->parts & TDM_PART_TURNED_NORM) != 0;
     const bool gated = (t->config->parts & TDM_PART_GATED_ATTENTION) != 0;
     if (gated)
         qkv[0] = gated_heads(m, t, layer, x, gate);
     for (unsigned i = gated ? 1 : 0; i < 3; i++) {
         qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
-        if (norms[i] != NULL && !late)
-            tdm_label(m, names[i]);
+        if (norms[i] != NULL && !later)
+            tdm_label(m, qk_norms[i]);
         if (!whole)
-            qkv[i] = by_heads(m, t, qkv[i], late ? NULL : norms[i]);
+            qkv[i] = by_heads(m, t, qkv[i], later ? NULL : norms[i]);
         else if (norms[i] != NULL)
             qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
     }
     for (unsigned i = 0; i < 3 && whole; i++)
         qkv[i] = by_heads(m, t, qkv[i], NULL);
-    for (unsigned i = 0; i < 2 && late; i++) {
-        tdm_label(m, names[i]);
-        qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
-    }
+    if (late)
+        norm_heads(m, t, layer, qkv);
 }
 
 struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
@@ -254,9 +294,15 @@ struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_to
         project_together(m, t, layer, x, qkv);
     else
         project_qkv(m, t, layer, x, qkv, &gate);
+    if ((t->config->parts & TDM_PART_FALCON_H1) != 0)
+        qkv[1] = tdm_replace(m, qkv[1], tdm_mul_number(m, qkv[1]));
     if (complex)
         rotate_complex(m, t, number, qkv);
     else
         rotate_heads(m, t, number, qkv);
+    if ((t->config->parts & TDM_PART_PLACE_SCALE) != 0)
+        qkv[0] = scaled_by_place(m, t, qkv[0]);
+    if ((t->config->parts & TDM_PART_TURNED_NORM) != 0)
+        norm_heads(m, t, layer, qkv);
     return gate;
 }

@@ -183,7 +183,7 @@ static void complex_angles(struct tdm_torch_model *t)
 void tdm_torch_rotary(struct tdm_torch_model *t)
 {
     t->cosine = t->sine = t->window_cosine = t->window_sine = NULL;
-    if ((t->config->parts & TDM_PART_POSITIONS) != 0)
+    if ((t->config->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) != 0)
         return;
     if ((t->config->parts & TDM_PART_COMPLEX_ROPE) != 0) {
         complex_angles(t);

@@ -492,26 +492,28 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
 {
     const uint32_t heads = 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_K |
                            1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O;
-    const bool delta = model->delta.value_heads > 0;
-    if (!delta && !model->experts.shared_gate)
+    const uint32_t all = (1u << TDM_PROJECTIONS) - 1;
+    const char *mixer = tdm_model_other_mixer(model);
+    if (mixer == NULL && !model->experts.shared_gate)
         return TDM_OK;
-    if (torch->lora_rank > 0 && (torch->lora_targets & ~heads) != 0) {
+    const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
+    if (torch->lora_rank > 0 && !mlp && (torch->lora_targets & ~heads) != 0) {
         tdm_fail(err, TDM_USAGE, "--set lora_rank: adapters of %s of %s are not modelled",
-                 delta ? "gated DeltaNets and shared experts" : "shared experts",
-                 model->architecture);
+                 mixer != NULL ? mixer : "shared experts", model->architecture);
         return tdm_hint(err,
                         "those of attention are: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
     }
     if (torch->quantization != TDM_QUANTIZATION_NONE || torch->float8 != TDM_FLOAT8_NO)
         return tdm_fail(err, TDM_USAGE, "method %s: quantized projections of %s are not modelled",
                         method, model->architecture);
-    if (delta && (torch->context.divider != NULL || torch->wrapper->enter_module != NULL))
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: gated DeltaNets, which %s has, are not modelled", method,
-                        model->architecture);
-    if (delta && (torch->use_cache || torch->compile != TDM_COMPILE_NO))
-        return tdm_fail(err, TDM_USAGE, "--set %s: of gated DeltaNets it is not modelled",
-                        torch->use_cache ? "use_cache" : "compile");
+    if (mixer == NULL)
+        return TDM_OK;
+    if (torch->context.divider != NULL || torch->wrapper->enter_module != NULL)
+        return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled", method,
+                        mixer, model->architecture);
+    if (torch->use_cache || torch->compile != TDM_COMPILE_NO)
+        return tdm_fail(err, TDM_USAGE, "--set %s: of %s it is not modelled",
+                        torch->use_cache ? "use_cache" : "compile", mixer);
     return TDM_OK;
 }
 
@@ -598,6 +600,11 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return of_wrapper;
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
+    if (model->mamba.heads > 0)
+        return "Mamba-2 by the kernels of mamba-ssm and causal-conv1d, read and not measured; without them "
+               "transformers needs many times as much";
+    if (model->short_kernel > 0)
+        return "short convolutions by the kernel of causal-conv1d";
     if (tdm_torch_counts_vision(&settings->torch, model))
         return "the vision tower is frozen: its weights and what image_tokens says count, not what it "
                "makes while it runs";

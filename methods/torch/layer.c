@@ -150,7 +150,8 @@ struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_
 struct tdm_eager_value *tdm_torch_scale_logits(struct tdm_eager *m, const struct tdm_torch_model *t,
                                                struct tdm_eager_value *logits)
 {
-    if ((t->config->parts & (TDM_PART_MULTIPLIERS | TDM_PART_LOGIT_SCALE)) != 0)
+    if ((t->config->parts & (TDM_PART_MULTIPLIERS | TDM_PART_LOGIT_SCALE | TDM_PART_FALCON_H1)) !=
+        0)
         logits = tdm_replace(m, logits, tdm_mul_number(m, logits));
     return t->config->logits_softcap > 0 ? tdm_torch_softcap(m, logits) : logits;
 }
@@ -255,10 +256,31 @@ static struct tdm_eager_value *plain_mlp(struct tdm_eager *m, const struct tdm_t
 {
     struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
     tdm_label(m, "mlp.act_fn");
-    up = tdm_replace(m, up, tdm_activate(m, t->config->activation, up));
+    up = tdm_replace(m, up,
+                     layer->xielu[0] != NULL ? tdm_xielu(m, up, layer->xielu)
+                                             : tdm_activate(m, t->config->activation, up));
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, up);
     tdm_drop(m, up);
     return tdm_torch_dropout(m, t, y);
+}
+
+/* Falcon-H1: up first, the gate and the result times numbers. */
+static struct tdm_eager_value *multiplied_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              const struct torch_layer *layer,
+                                              struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
+    tdm_label(m, "mlp.act_fn * up_proj");
+    gate = tdm_replace(m, gate, tdm_mul_number(m, gate));
+    gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
+    struct tdm_eager_value *product = tdm_mul(m, up, gate);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    y = tdm_replace(m, y, tdm_mul_number(m, y));
+    tdm_drop(m, product);
+    return y;
 }
 
 static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
@@ -269,8 +291,10 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
         return joint_mlp(m, t, layer, x);
     if (layer->weight[TDM_PROJECTION_GATE] == NULL)
         return plain_mlp(m, t, layer, x);
+    if ((t->config->parts & TDM_PART_FALCON_H1) != 0)
+        return multiplied_mlp(m, t, layer, x);
     if (fuses_mlp(t))
-        return liger_mlp(m, t, layer, x);
+        return tdm_torch_dropout(m, t, liger_mlp(m, t, layer, x));
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
@@ -284,7 +308,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     tdm_drop(m, up);
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
     tdm_drop(m, product);
-    return y;
+    return tdm_torch_dropout(m, t, y);
 }
 
 static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, uint32_t number,
@@ -358,6 +382,58 @@ static struct tdm_eager_value *run_parallel_layer(struct tdm_eager *m, const voi
     return y;
 }
 
+/* Attention, or what the layer has in its place or beside it. */
+static struct tdm_eager_value *mix(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                   uint32_t number, struct tdm_eager_value *x,
+                                   struct tdm_eager_value **kept)
+{
+    const struct torch_layer *layer = &t->layers[number];
+    if (layer->delta[DELTA_OUT] != NULL)
+        return tdm_torch_delta(m, t, layer, x);
+    if (layer->short_conv[SHORT_OUT] != NULL)
+        return tdm_torch_short_conv(m, t, layer, x);
+    if (layer->mamba[MAMBA_OUT] == NULL)
+        return attend(m, t, number, x, kept);
+    struct tdm_eager_value *scanned = tdm_torch_mamba(m, t, layer, x);
+    if (t->config->layer_kinds[number].no_attention)
+        return scanned;
+    scanned = tdm_replace(m, scanned, tdm_mul_number(m, scanned)); /* Falcon-H1 */
+    struct tdm_eager_value *input = tdm_mul_number(m, x);
+    struct tdm_eager_value *attended = attend(m, t, number, input, kept);
+    tdm_drop(m, input);
+    attended = tdm_replace(m, attended, tdm_mul_number(m, attended));
+    struct tdm_eager_value *y = tdm_add(m, scanned, attended);
+    tdm_drop(m, attended);
+    tdm_drop(m, scanned);
+    return y;
+}
+
+/* Nemotron-H: one norm and one module. */
+static struct tdm_eager_value *run_single_layer(struct tdm_eager *m, const void *model,
+                                                uint32_t number, struct tdm_eager_value *input)
+{
+    const struct tdm_torch_model *t = model;
+    const struct torch_layer *layer = &t->layers[number];
+    const struct tdm_layer_kind *kind = &t->config->layer_kinds[number];
+    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER);
+    struct tdm_label label = m->label;
+    m->label.layer = number;
+    tdm_label(m, "norm");
+    struct tdm_eager_value *x = tdm_module_enter(t, whole, input), *kept = NULL;
+    struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, layer->attention_norm);
+    struct tdm_eager_value *made =
+        kind->no_mlp ? mix(m, t, number, normed, &kept) : mlp(m, t, layer, normed);
+    tdm_label(m, "hidden_states");
+    struct tdm_eager_value *y = tdm_add(m, x, made);
+    tdm_drop(m, made);
+    tdm_drop(m, normed);
+    tdm_drop(m, kept);
+    tdm_drop(m, x);
+    y = tdm_module_leave(t, whole, y);
+    m->label = label;
+    return y;
+}
+
 static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
                                          struct tdm_eager_value *input)
 {
@@ -372,9 +448,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     struct tdm_eager_value *normed =
         norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
     struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
-    struct tdm_eager_value *kept = NULL, *attended = layer->delta[DELTA_OUT] != NULL
-                                                         ? tdm_torch_delta(m, t, layer, tokens)
-                                                         : attend(m, t, number, tokens, &kept);
+    struct tdm_eager_value *kept = NULL, *attended = mix(m, t, number, tokens, &kept);
     tdm_drop(m, tokens);
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
@@ -395,6 +469,11 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
                                    : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
                                    : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
                                                       : mlp(m, t, layer, tokens);
+    if (layer->router != NULL && t->config->experts.beside) {
+        struct tdm_eager_value *shared = mlp(m, t, layer, tokens);
+        made = tdm_replace(m, made, tdm_add(m, made, shared));
+        tdm_drop(m, shared);
+    }
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, tokens);
     tdm_drop(m, normed);
@@ -416,7 +495,10 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
 {
     bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
     bool parallel = (t->config->parts & TDM_PART_PARALLEL) != 0;
-    const struct tdm_function function = {.run = parallel ? run_parallel_layer : run_layer,
+    const bool single = (t->config->parts & TDM_PART_ONE_MIXER) != 0;
+    const struct tdm_function function = {.run = parallel ? run_parallel_layer
+                                                 : single ? run_single_layer
+                                                          : run_layer,
                                           .model = t,
                                           .layer = number,
                                           .held = {local ? t->window_cosine : t->cosine,

@@ -70,6 +70,9 @@ static const struct {
     [TDM_PROJECTION_DOWN] = {TDM_ROLE_DOWN, TDM_ROLE_DOWN_BIAS},
 };
 
+_Static_assert((unsigned)TDM_MODULE_ROLES + TDM_ROLES <= (unsigned)TDM_MODULE_ADAPTED,
+               "every role has a module");
+
 /* The module that a tensor belongs to. */
 static uint32_t module_of(uint32_t unit, enum tdm_role role)
 {
@@ -205,6 +208,10 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
     struct torch_layer *layer = &t->layers[number];
     for (unsigned i = 0; i < DELTA_WEIGHTS; i++)
         layer->delta[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_DELTA_TIME + i));
+    for (unsigned i = 0; i < MAMBA_WEIGHTS; i++)
+        layer->mamba[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_MAMBA_TIME + i));
+    for (unsigned i = 0; i < SHORT_WEIGHTS; i++)
+        layer->short_conv[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_SHORT_KERNEL + i));
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
         layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
@@ -215,6 +222,8 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
             layer->sinks = add_weight(t, number, TDM_ROLE_SINKS);
         }
     }
+    layer->xielu[0] = add_weight(t, number, TDM_ROLE_XIELU_POSITIVE);
+    layer->xielu[1] = add_weight(t, number, TDM_ROLE_XIELU_NEGATIVE);
     if (t->config->layer_kinds[number].experts)
         add_experts(t, number);
     layer->attention_norm = add_weight(t, number, TDM_ROLE_ATTENTION_NORM);
@@ -287,7 +296,8 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.logits != TDM_LOGITS_SCORE)
         t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
-    for (unsigned i = 0; i < 2 && t->position_weight == NULL; i++)
+    const bool rotates = (config->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) == 0;
+    for (unsigned i = 0; i < 2 && rotates; i++)
         t->frequencies[i] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
     if (t->settings.logits == TDM_LOGITS_SCORE)
         t->head = add_score(t, t->settings.lora_rank == 0);

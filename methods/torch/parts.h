@@ -19,6 +19,20 @@ enum {
     DELTA_WEIGHTS
 };
 
+/* The same of Mamba-2, and of LFM2's short convolution. */
+enum {
+    MAMBA_TIME,
+    MAMBA_DECAY,
+    MAMBA_SKIP,
+    MAMBA_KERNEL,
+    MAMBA_KERNEL_BIAS,
+    MAMBA_IN,
+    MAMBA_NORM,
+    MAMBA_OUT,
+    MAMBA_WEIGHTS
+};
+enum { SHORT_KERNEL, SHORT_IN, SHORT_OUT, SHORT_WEIGHTS };
+
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_eager_value *down[TDM_PROJECTIONS],
@@ -33,7 +47,9 @@ struct torch_layer {
     struct tdm_eager_value *shared_gate, *shared_up, *shared_down;                  /* or NULL */
     struct tdm_eager_value *sinks;                                                  /* or NULL */
     struct tdm_eager_value *shared_expert_gate;                                     /* or NULL */
+    struct tdm_eager_value *xielu[2];             /* xIELU's numbers, or NULL */
     struct tdm_eager_value *delta[DELTA_WEIGHTS]; /* or NULL: the layer has attention */
+    struct tdm_eager_value *mamba[MAMBA_WEIGHTS], *short_conv[SHORT_WEIGHTS]; /* or NULL */
 };
 
 struct torch_state {
@@ -129,6 +145,16 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
 /* A gated DeltaNet in place of attention (delta.c). */
 struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         const struct torch_layer *layer, struct tdm_eager_value *x);
+/* causal_conv1d_fn, with or without its activation; -exp(x) in fp32 (delta.c). */
+struct tdm_eager_value *tdm_torch_convolution(struct tdm_eager *m, struct tdm_eager_value *x,
+                                              struct tdm_eager_value *weight);
+struct tdm_eager_value *tdm_torch_minus_exp(struct tdm_eager *m, struct tdm_eager_value *x);
+/* Mamba-2; a short convolution between two gates (mamba.c). */
+struct tdm_eager_value *tdm_torch_mamba(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        const struct torch_layer *layer, struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_torch_short_conv(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                             const struct torch_layer *layer,
+                                             struct tdm_eager_value *x);
 /* The expert that every token has (experts_all.c). */
 struct tdm_eager_value *tdm_torch_shared_expert(struct tdm_eager *m,
                                                 const struct tdm_torch_model *t,

@@ -31,10 +31,10 @@ enum tdm_layer_module {
     TDM_MODULE_ACTIVATION,
     TDM_MODULE_ROLES, /* the module of each role's weight */
     TDM_MODULE_ADAPTED =
-        60, /* a projection with adapters: the module that contains its three products */
-    TDM_MODULE_DOWN = 72, /* LoRA's A of each projection */
-    TDM_MODULE_UP = 84,   /* LoRA's B */
-    TDM_MODULES_A_LAYER = 96,
+        120, /* a projection with adapters: the module that contains its three products */
+    TDM_MODULE_DOWN = 132, /* LoRA's A of each projection */
+    TDM_MODULE_UP = 144,   /* LoRA's B */
+    TDM_MODULES_A_LAYER = 156,
 };
 
 static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)

@@ -26,7 +26,7 @@ static void test_named(void **state)
     const char *text;
     assert_int_equal(tidemark_models(NULL, &answer, &error), TIDEMARK_OK);
     assert_int_equal(tidemark_answer_text(answer, "models.0.name", &text), TIDEMARK_OK);
-    assert_string_equal(text, "burst-14b");
+    assert_string_equal(text, "afm-4.5b");
     assert_int_equal(tidemark_answer_text(answer, "models.999.name", &text), TIDEMARK_INPUT);
     assert_int_equal(tidemark_answer_text(answer, "models.x.name", &text), TIDEMARK_INPUT);
     assert_int_equal(tidemark_answer_text(answer, "models.0.name.x", &text), TIDEMARK_INPUT);

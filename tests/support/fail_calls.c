@@ -344,12 +344,21 @@ static void put(enum tdm_recorded_kind kind, uint64_t inode, uint64_t offset, co
     fwrite(data, 1, bytes, record);
 }
 
+/* A record with a gap would be replayed as a loss. */
+static void give_up(const char *path)
+{
+    fprintf(stderr, "fail_calls: %s: %s\n", path, strerror(errno));
+    exit(99);
+}
+
 static uint64_t inode_of(pid_t thread, int fd)
 {
     char path[64];
     struct stat info;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", thread, fd);
-    return stat(path, &info) == 0 ? info.st_ino : 0;
+    if (stat(path, &info) != 0)
+        give_up(path);
+    return info.st_ino;
 }
 
 /* Where write() writes. */
@@ -360,15 +369,21 @@ static uint64_t position_of(pid_t thread, int fd)
     unsigned flags = 0;
     snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", thread, fd);
     FILE *file = fopen(path, "r");
-    if (file != NULL) {
-        if (fscanf(file, "pos: %lld flags: %o", &position, &flags) < 1)
-            position = 0;
-        fclose(file);
-    }
+    if (file == NULL || fscanf(file, "pos: %lld flags: %o", &position, &flags) < 2)
+        give_up(path);
+    fclose(file);
     struct stat info;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", thread, fd);
     return (flags & O_APPEND) != 0 && stat(path, &info) == 0 ? (uint64_t)info.st_size
                                                              : (uint64_t)position;
+}
+
+/* Does it write to what stderr is? A shell's "echo ... >&2" writes to descriptor 1. */
+static bool is_said(const struct thread *thread)
+{
+    char path[PATH_MAX];
+    return (int)thread->regs.rdi == STDERR_FILENO ||
+           (read_link(thread->id, "fd", STDERR_FILENO, path) && strcmp(path, thread->path) == 0);
 }
 
 static void record_write(const struct thread *thread, size_t bytes)
@@ -377,7 +392,7 @@ static void record_write(const struct thread *thread, size_t bytes)
     char *data = malloc(bytes + 1);
     if (data == NULL || read_memory(thread->id, thread->regs.rsi, data, bytes) != bytes)
         exit(99);
-    if (fd == STDERR_FILENO)
+    if (is_said(thread))
         put(TDM_RECORDED_SAID, 0, 0, "", "", data, bytes);
     else
         put(TDM_RECORDED_WRITE, inode_of(thread->id, fd), thread->offset, "", "", data, bytes);
@@ -388,7 +403,7 @@ static void record_write(const struct thread *thread, size_t bytes)
 static void record_call(const struct thread *thread, const struct call *call, long long result)
 {
     const struct user_regs_struct *regs = &thread->regs;
-    bool said = call->act == ACT_WRITE && regs->rdi == STDERR_FILENO;
+    bool said = record != NULL && call->act == ACT_WRITE && is_said(thread);
     if (record == NULL || (!said && !is_recorded(thread->path)))
         return;
     switch (call->act) {
@@ -450,9 +465,9 @@ static int enter(struct thread *thread)
         read_path(thread->id, &thread->regs, call->directory < 0 ? -1 : 0, call->other,
                   thread->other);
     thread->existed = call->act == ACT_OPEN && lstat(thread->path, &info) == 0;
-    thread->offset = call->number == SYS_write
-                         ? position_of(thread->id, (int)argument(&thread->regs, 0))
-                         : argument(&thread->regs, 3);
+    const bool at_position = is_recorded(thread->path) && call->number == SYS_write;
+    thread->offset = at_position ? position_of(thread->id, (int)argument(&thread->regs, 0))
+                                 : argument(&thread->regs, 3);
     thread->fails_with = failure(thread, call);
     if (thread->fails_with != 0 && call->act != ACT_CLOSE) {
         struct user_regs_struct regs = thread->regs;

@@ -16,7 +16,7 @@ enum tdm_recorded_kind {
     TDM_RECORDED_REMOVE,   /* a file or directory `path` */
     TDM_RECORDED_MKDIR,    /* `path` */
     TDM_RECORDED_SYMLINK,  /* `path` to the text `other` */
-    TDM_RECORDED_SAID      /* data that was written to stderr */
+    TDM_RECORDED_SAID      /* data that was written to what stderr is */
 };
 
 struct tdm_recorded_call {
