@@ -30,7 +30,7 @@ static enum tdm_status read_version(const struct tdm_from_reading *r, const char
     if (json_integer_value(value) == 2)
         return tdm_from_note(r, path, "fully_shard is predicted");
     return json_integer_value(value) == 1
-               ? tdm_from_lack(r, path, "FSDP 1 is predicted as fully_shard")
+               ? tdm_from_pair(r, "fsdp_version", "1")
                : tdm_from_bad(r, path, value, "versions 1 and 2 are known");
 }
 

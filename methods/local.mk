@@ -60,6 +60,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/forward.c \
 	methods/torch/free_blocks.c methods/torch/free_blocks.h \
 	methods/torch/fsdp.c methods/torch/fsdp.h \
+	methods/torch/fsdp1.c \
 	methods/torch/fsdp_units.c \
 	methods/torch/heads.c \
 	methods/torch/inputs.c \

@@ -168,9 +168,12 @@ static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
     }
 }
 
-/* The number of a layer of a chunk in the model: stages take turns, chunk by chunk. */
+/* The number of a layer of a chunk in the model: stages take turns, chunk by chunk. Stages of one
+ * chunk may have different numbers of layers. */
 static uint64_t number_of(const struct tdm_megatron *t, uint32_t chunk, uint64_t layer)
 {
+    if (t->layout.chunks == 1)
+        return (t->set.last_rank ? t->config->layers - t->layout.chunk_layers : 0) + layer;
     uint64_t stage = t->set.last_rank ? t->layout.pipeline - 1 : 0;
     return (chunk * t->layout.pipeline + stage) * t->layout.chunk_layers + layer;
 }

@@ -84,7 +84,7 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     compute(model, settings, &l, cost);
     cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
     double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
-    double layers = (double)(model->layers / l.pipeline) * (double)l.microbatches;
+    double layers = (double)(l.chunk_layers * l.chunks) * (double)l.microbatches;
     double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;
     double hidden = rows * model->hidden * BF16_BYTES;
     double dims = (double)(model->head_dim + megatron_value_dim(model)); /* of k and v; q and o */

@@ -156,6 +156,11 @@ static bool divides_tokens(const struct tdm_key_case *c)
     return layout(c).sequence_parallel;
 }
 
+static bool has_stages(const struct tdm_key_case *c)
+{
+    return layout(c).pipeline > 1;
+}
+
 static bool has_head(const struct tdm_key_case *c)
 {
     return c->settings->megatron.last_rank || layout(c).pipeline == 1;
@@ -191,6 +196,8 @@ static bool is_hybrid(const struct tdm_key_case *c)
     return c->settings->megatron.hybrid;
 }
 
+static const struct tdm_key_need needs_pipeline = {"without pipeline_model_parallel_size",
+                                                   has_stages};
 static const struct tdm_key_need needs_packing = {"without qkv_format=thd", packs};
 static const struct tdm_key_need needs_no_packing = {"with packed sequences", packs_no_sequences};
 static const struct tdm_key_need needs_no_hybrid = {
@@ -256,6 +263,10 @@ const struct tdm_method_key tdm_keys_megatron_cp[] = {
 const struct tdm_method_key tdm_keys_megatron[] = {
     {"pipeline_model_parallel_size", "N", "1", "stages of a pipeline", tdm_key_read_count,
      FIELD(pipeline), .least = 1, .most = MOST_RANKS},
+    {"decoder_first_pipeline_num_layers", "N|even", "even", "layers of the first stage", read_size,
+     FIELD(first_layers), .least = 1, .most = MOST_RANKS, .needs = {&needs_pipeline}},
+    {"decoder_last_pipeline_num_layers", "N|even", "even", "layers of the last stage", read_size,
+     FIELD(last_layers), .least = 1, .most = MOST_RANKS, .needs = {&needs_pipeline}},
     {"num_layers_per_virtual_pipeline_stage", "N|none", "none",
      "layers of a virtual stage; none: one a stage", read_size, FIELD(virtual_layers), .least = 1,
      .most = MOST_RANKS},

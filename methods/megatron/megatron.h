@@ -54,7 +54,8 @@ enum tdm_megatron_module {
 struct tdm_megatron_settings {
     uint64_t tensor, context, pipeline; /* degrees; 0: all GPUs that the other degrees leave */
     uint64_t virtual_layers; /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
-    uint64_t microbatches;   /* 0: as many as fill the pipeline */
+    uint64_t first_layers, last_layers; /* of the first and the last stage; 0: as the others */
+    uint64_t microbatches;              /* 0: as many as fill the pipeline */
     uint64_t recompute_layers, vocabulary_multiple;
     uint64_t exchange_heads, exchange_ring; /* a2a+p2p: ranks that exchange heads, and ranks of a
                                                ring; 0: half of the ranks exchange heads */

@@ -109,20 +109,60 @@ static enum tdm_status divide_experts(const struct tdm_model *model,
     return TDM_OK;
 }
 
+static enum tdm_status refuse_stages(const struct tdm_model *model,
+                                     const struct tdm_megatron_settings *s, uint64_t stages,
+                                     struct tdm_error *err)
+{
+    char divisors[TDM_DIVISORS_BYTES];
+    if (s->first_layers > 0 || s->last_layers > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set pipeline_model_parallel_size: the %" PRIu32
+                        " layers, less those of the first and the last stage, are not the same "
+                        "number on each of %" PRIu64 " stages",
+                        model->layers, stages);
+    tdm_fail(err, TDM_USAGE,
+             "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32 " layers",
+             stages, model->layers);
+    return tdm_hint(err, "sizes that do: %s",
+                    tdm_divisors_format(model->layers, 1, UINT64_MAX, divisors));
+}
+
+/* Layers of this stage, the first or the last one. Source: megatron/core/transformer/
+ * transformer_block.py get_num_layers_to_build, transformer_config.py ("Uneven PP"). */
+static enum tdm_status count_layers(const struct tdm_model *model,
+                                    const struct tdm_megatron_settings *s, uint64_t stages,
+                                    uint64_t *stage_layers, struct tdm_error *err)
+{
+    const uint64_t said[] = {s->first_layers, s->last_layers};
+    uint64_t layers = model->layers, even = stages;
+    if (stages == 1) {
+        *stage_layers = layers;
+        return TDM_OK;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        if (said[i] > layers)
+            return refuse_stages(model, s, stages, err);
+        layers -= said[i];
+        even -= said[i] > 0;
+    }
+    if ((even == 0 && layers > 0) || (even > 0 && (layers == 0 || layers % even != 0)))
+        return refuse_stages(model, s, stages, err);
+    *stage_layers = said[s->last_rank] > 0 ? said[s->last_rank] : layers / even;
+    return TDM_OK;
+}
+
 static enum tdm_status divide_layers(const struct tdm_model *model,
                                      const struct tdm_megatron_settings *s,
                                      struct tdm_megatron_layout *l, struct tdm_error *err)
 {
-    uint64_t stage_layers = model->layers / l->pipeline;
-    char divisors[TDM_DIVISORS_BYTES];
-    if (model->layers % l->pipeline != 0) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
-                 " layers",
-                 l->pipeline, model->layers);
-        return tdm_hint(err, "sizes that do: %s",
-                        tdm_divisors_format(model->layers, 1, UINT64_MAX, divisors));
-    }
+    uint64_t stage_layers = 0;
+    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set num_layers_per_virtual_pipeline_stage: uneven stages that are "
+                        "interleaved are not modelled");
+    enum tdm_status status = count_layers(model, s, l->pipeline, &stage_layers, err);
+    if (status != TDM_OK)
+        return status;
     l->chunk_layers = s->virtual_layers == 0 ? stage_layers : s->virtual_layers;
     if (stage_layers % l->chunk_layers != 0)
         return tdm_fail(err, TDM_USAGE,

@@ -179,6 +179,10 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
 void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
+    if (t->settings.fsdp.version_1) {
+        tdm_fsdp1_gather(t, group);
+        return;
+    }
     if (f->whole[group] || f->gathering == group)
         return;
     f->gathering = group;
@@ -206,6 +210,8 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
     if (f->whole[group])
         return;
     tdm_fsdp_gather(t, group);
+    if (t->settings.fsdp.version_1)
+        return;
     if (forward) {
         tdm_drop(t->m, f->kept);
         f->kept = NULL;
@@ -225,6 +231,8 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
 void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
+    if (t->settings.fsdp.version_1)
+        tdm_fsdp1_reshard(t, group);
     for (uint32_t i = 0; i < t->parameter_count && f->whole[group]; i++)
         if (f->group_of[i] == group)
             tdm_value_vacate(t->m, f->wholes[i]);
@@ -293,6 +301,10 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
 
 void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
 {
+    if (t->settings.fsdp.version_1) {
+        tdm_fsdp1_post_backward(t, group);
+        return;
+    }
     tdm_fsdp_reshard(t, group);
     reduce(t, group);
 }
@@ -300,7 +312,9 @@ void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
 /* Does its post_backward have anything to do? */
 bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group)
 {
-    return tdm_fsdp_of(t)->whole[group] || group_elements(t, group, true) > 0;
+    return tdm_fsdp_of(t)->whole[group] ||
+           (t->settings.fsdp.version_1 ? tdm_fsdp1_is_reduced(t, group)
+                                       : group_elements(t, group, true) > 0);
 }
 
 void tdm_fsdp_step_on_host(struct tdm_torch_model *t, uint32_t states)

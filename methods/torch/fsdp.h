@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fully_shard (FSDP2): its settings, and the collectives and memory of its groups (fsdp.c), which
- * its units call (fsdp_units.c). */
+ * its units call (fsdp_units.c). And FullyShardedDataParallel (FSDP 1), whose units are the same
+ * and have flat parameters (fsdp1.c). */
 #ifndef TDM_METHODS_TORCH_FSDP_H
 #define TDM_METHODS_TORCH_FSDP_H
 
@@ -28,6 +29,7 @@ struct tdm_fsdp_settings {
     bool shards_on_gpu;  /* the model is not created on the meta device */
     bool offload;        /* CPUOffloadPolicy: shards, their gradients and states in host memory */
     bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
+    bool version_1;      /* FullyShardedDataParallel */
     uint64_t replicas;   /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
 
@@ -37,6 +39,13 @@ static inline uint64_t tdm_fsdp_replicas(const struct tdm_fsdp_settings *s)
 }
 
 #define TDM_FSDP_NO_GROUP UINT32_MAX
+
+/* FSDP 1: the parameters of a group that are trained, or those that are not. */
+struct torch_flat {
+    struct tdm_eager_value *whole; /* has memory only while gathered; NULL: there are none */
+    uint64_t elements, share;      /* share: of a rank, padded */
+    uint32_t number;               /* of the parameter that is the shard of all */
+};
 
 /* One group for each layer. After them comes a group of everything else, or of last norm and head
  * (with the embedding if weights are tied) followed by one of the embedding. */
@@ -50,6 +59,9 @@ struct torch_fsdp {
     struct tdm_eager_value **all_reduced; /* for each group: the input of its all-reduce, until the
                                              backward ends */
     bool gradients_on_host, states_on_host; /* what is offloaded was allocated */
+    struct torch_flat *flats; /* two of each group: of frozen and of trained parameters */
+    uint32_t flat_count;
+    bool initialized; /* before the first forward */
 };
 
 struct torch_fsdp *tdm_fsdp_of(const struct tdm_torch_model *t);
@@ -61,6 +73,20 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward);
 void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group);
 bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group);
+/* ---- FSDP 1 (fsdp1.c) ---- */
+struct tdm_eager_value *tdm_fsdp1_parameter(struct tdm_torch_model *t, uint32_t group,
+                                            uint64_t rows, uint64_t columns, uint16_t element_bytes,
+                                            bool trained);
+void tdm_fsdp1_start(struct tdm_torch_model *t);
+void tdm_fsdp1_init(struct tdm_torch_model *t);
+void tdm_fsdp1_gather(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp1_reshard(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp1_post_backward(struct tdm_torch_model *t, uint32_t group);
+/* Does the group have gradients that wait? */
+bool tdm_fsdp1_is_reduced(const struct tdm_torch_model *t, uint32_t group);
+/* After the backward all streams are done. */
+void tdm_fsdp1_finish(struct tdm_torch_model *t);
+
 /* The step of an optimizer whose parameters are in host memory, with `states` tensors for each. */
 void tdm_fsdp_step_on_host(struct tdm_torch_model *t, uint32_t states);
 

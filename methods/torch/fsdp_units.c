@@ -45,6 +45,7 @@ static void free_groups(void *state)
     free(f->group_of);
     free(f->whole);
     free(f->all_reduced);
+    free(f->flats);
     free(f);
 }
 
@@ -57,8 +58,11 @@ static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
     f->group_of = calloc(most_parameters, sizeof(*f->group_of));
     f->whole = calloc(t->config->layers + 2, sizeof(*f->whole));
     f->all_reduced = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
+    f->flat_count = 2 * (t->config->layers + 2);
+    f->flats = calloc(f->flat_count, sizeof(*f->flats));
     f->gathering = TDM_FSDP_NO_GROUP;
-    if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL && f->all_reduced != NULL)
+    if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL && f->all_reduced != NULL &&
+        f->flats != NULL)
         return f;
     free_groups(f);
     return NULL;
@@ -67,13 +71,18 @@ static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
 static struct tdm_eager_value *make_shard(struct tdm_torch_model *t, uint32_t module, uint64_t rows,
                                           uint64_t columns, uint16_t element_bytes, bool trained)
 {
-    return tdm_fsdp_shard_new(t, group_of(t, module), rows, columns, element_bytes, trained);
+    uint32_t group = group_of(t, module);
+    return t->settings.fsdp.version_1
+               ? tdm_fsdp1_parameter(t, group, rows, columns, element_bytes, trained)
+               : tdm_fsdp_shard_new(t, group, rows, columns, element_bytes, trained);
 }
 
 /* For a model created on the GPU: all parameters exist first, then they are sharded unit by unit.
  */
 static void shard(struct tdm_torch_model *t)
 {
+    if (t->settings.fsdp.version_1)
+        tdm_fsdp1_start(t);
     if (!t->settings.fsdp.shards_on_gpu)
         return;
     struct tdm_eager_value **whole = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
@@ -98,8 +107,11 @@ static void shard(struct tdm_torch_model *t)
 
 /* ---- forward ---- */
 
+/* FSDP 1 never reshards the root after the forward. */
 static void post_forward(struct tdm_torch_model *t, uint32_t group)
 {
+    if (t->settings.fsdp.version_1 && group == last_group(t))
+        return;
     if (t->settings.fsdp.reshard == TDM_RESHARD_YES ||
         (t->settings.fsdp.reshard == TDM_RESHARD_DEFAULT && group != last_group(t)))
         tdm_fsdp_reshard(t, group);
@@ -149,6 +161,8 @@ static const struct tdm_eager_op of_output = {"FsdpPreBackward", false, output_b
 
 static void before_forward(struct tdm_torch_model *t)
 {
+    if (t->settings.fsdp.version_1)
+        tdm_fsdp1_init(t);
     if (!t->settings.fsdp.units_of_ends)
         tdm_fsdp_unshard(t, last_group(t), true);
 }
@@ -212,6 +226,8 @@ static void after_backward(struct tdm_torch_model *t)
         tdm_drop(t->m, f->all_reduced[group]);
         f->all_reduced[group] = NULL;
     }
+    if (t->settings.fsdp.version_1)
+        tdm_fsdp1_finish(t);
     f->gradients_on_host = t->settings.fsdp.offload;
 }
 
@@ -261,6 +277,8 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {"reshard_after_forward", "no|yes|default", "default",
      "parameters are gathered for the forward, and again for the backward; default (None): not of the last unit",
      tdm_key_read_choice, FIELD(torch.fsdp.reshard), .compared = "yes", .needs = {&needs_shards}},
+    {"fsdp_version", "2|1", "2", "2: fully_shard; 1: FullyShardedDataParallel, flat parameters",
+     tdm_key_read_switch, FIELD(torch.fsdp.version_1), .needs = {&needs_shards}},
     {"units", "layers|layers+ends", "layers",
      "what fully_shard is called on: layers and the whole; or embed_tokens and [norm, lm_head] too",
      tdm_key_read_switch, FIELD(torch.fsdp.units_of_ends), .needs = {&needs_shards}},
@@ -306,6 +324,13 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         "--set dp_replicate_size: %" PRIu64 " groups do not divide %" PRIu64
                         " GPUs into two or more each",
                         replicas, torch->ranks);
+    const struct tdm_fsdp_settings *fsdp = &torch->fsdp;
+    if (fsdp->version_1 && (replicas > 1 || fsdp->units_of_ends || fsdp->shards_on_gpu ||
+                            fsdp->gathers_float8 || tdm_tensor_ranks(torch) > 1))
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set fsdp_version=1: it goes with units=layers, init_device=meta, "
+            "dp_replicate_size=1, and without tensor parallelism and gathers in 8 bits");
     if (torch->fsdp.offload && torch->fsdp.shards_on_gpu)
         return tdm_fail(err, TDM_USAGE, "--set offload_policy=cpu: it goes with init_device=meta");
     if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
@@ -369,6 +394,14 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     tdm_tensor_cost(model, settings, cost);
 }
 
+static const char *assumption(const struct tdm_method_settings *settings)
+{
+    return settings->torch.fsdp.version_1
+               ? "FSDP 1 is modelled from its source: no step of it was measured; adapters are one "
+                 "flat parameter of their layer"
+               : NULL;
+}
+
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, NULL};
 
 static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
@@ -380,6 +413,7 @@ const struct tdm_wrapper tdm_fsdp_wrapper = {
     .mixes_precision = true,
     .shards_quantized = true,
     .check = check,
+    .assumption = assumption,
     .cost = add_cost,
     .create = create_groups,
     .free = free_groups,

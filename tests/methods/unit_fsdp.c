@@ -156,6 +156,81 @@ static void head_may_not_run(void **state)
     check_order(false, fused, "ellllh", "HllLlLlLeLE");
 }
 
+/* ---- FSDP 1 ---- */
+
+/* Elements of a layer of byte-1m: q and o, k and v, the MLP, two norms. */
+#define LAYER (UINT64_C(128) * (2 * 128 + 2 * 64 + 3 * 384 + 2))
+#define ROOT (UINT64_C(256) * 128 + 128)
+#define PADDED_LAYER (UINT64_C(3) * 65622) /* 196,866 of 196,864 */
+#define PADDED_ROOT (UINT64_C(3) * 10966)  /* 32,898 of 32,896 */
+
+/* What of the first step is of flat parameters, by letters: r and l are gathered, R and L their
+ * gradients, p a padded gradient, s a shard in bf16. Sizes are counted by hand. */
+static void note_flat(void *context, const struct tdm_torch_event *event)
+{
+    static const struct {
+        const char *name;
+        char letter[2]; /* of the root, of a layer */
+    } kinds[] = {{"flat parameter", {'r', 'l'}},
+                 {"gradient of the flat parameter", {'R', 'L'}},
+                 {"gradient to be reduced", {'p', 'q'}},
+                 {"shard in bf16", {'s', 't'}}};
+    struct log *log = context;
+    if (!event->allocated || event->step != 1 || event->label->name == NULL)
+        return;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        if (strcmp(event->label->name, kinds[k].name) != 0)
+            continue;
+        bool gradient = k == 1, layer = event->bytes / 2 > 2 * (k == 3 ? ROOT / 3 : ROOT);
+        uint64_t padded = layer ? PADDED_LAYER : PADDED_ROOT, whole = layer ? LAYER : ROOT;
+        assert_int_equal(event->bytes, 2 * (gradient ? whole : k == 3 ? padded / 3 : padded));
+        assert_true(log->count < MOST_EVENTS);
+        log->letters[log->count++] = kinds[k].letter[layer];
+    }
+}
+
+static void check_flat(const char *const *pairs, size_t count, const char *expected)
+{
+    static const struct tdm_torch_device gpu = {
+        {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
+        UINT64_C(1) << 40,
+        UINT64_C(1) << 40,
+        0};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.torch = {.tokens = 64, .batch = 1, .ranks = 3}};
+    struct tdm_method_choices choices;
+    struct tdm_torch_run out;
+    struct tdm_error err;
+    struct tdm_model *model = load(true);
+    struct log log = {.count = 0};
+    const struct tdm_torch_observer observer = {.event = note_flat, .context = &log};
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_torch_run(model, &settings, &gpu, 3, &observer, &out, &err), &err);
+    assert_string_equal(log.letters, expected);
+    assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER],
+                     out.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    tdm_model_free(model);
+}
+
+/* Of three ranks all are padded, and so are their gradients before they are reduced. The root is
+ * not resharded after the forward; every layer is gathered while the one after it runs backward.
+ * Before the first forward all are made once. */
+static void flat_parameters_are_as_fsdp1_has_them(void **state)
+{
+    static const char *const plain[] = {"fsdp_version=1"}, *const kept[] = {"fsdp_version=1", NO};
+    (void)state;
+    check_flat(plain, 1,
+               "llllr"
+               "rllll"
+               "llLqlLqlLqLqRp");
+    check_flat(kept, 2,
+               "llllr"
+               "rllll"
+               "LqLqLqLqRp");
+}
+
 static struct tdm_method_prediction predict(const char *const *pairs, size_t count, uint64_t ranks)
 {
     const struct tdm_method *method;
@@ -354,6 +429,7 @@ static void tensor_parallel_steps_are_those_of_pytorch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flat_parameters_are_as_fsdp1_has_them),
         cmocka_unit_test(order_is_as_torch_has_it),
         cmocka_unit_test(frozen_units_are_gathered),
         cmocka_unit_test(head_may_not_run),

@@ -611,6 +611,61 @@ static void sent_bytes_are_counted(void **state)
     tdm_machine_free(machine);
 }
 
+/* Layers of the first and of the last stage of 28 layers, as get_num_layers_to_build counts them:
+ * those that are not said share what the others leave. 0: refused. */
+static void stages_may_be_uneven(void **state)
+{
+    static const struct {
+        uint64_t stages, first, last;
+        const char *pairs[2];
+    } cases[] = {
+        {4, 7, 7, {NULL}},
+        {4, 8, 4, {"decoder_last_pipeline_num_layers=4"}}, /* (28 - 4) / 3 */
+        {4, 1, 9, {"decoder_first_pipeline_num_layers=1"}},
+        {4, 0, 0, {"decoder_first_pipeline_num_layers=3"}},
+        {4, 4, 8, {"decoder_first_pipeline_num_layers=4", "decoder_last_pipeline_num_layers=8"}},
+        {2,
+         10,
+         18,
+         {"decoder_first_pipeline_num_layers=10", "decoder_last_pipeline_num_layers=18"}},
+        {2, 0, 0, {"decoder_first_pipeline_num_layers=10", "decoder_last_pipeline_num_layers=17"}},
+        {1, 28, 28, {"decoder_first_pipeline_num_layers=10"}}, /* without a pipeline */
+        {5, 0, 0, {NULL}},
+        {4,
+         0,
+         0,
+         {"decoder_last_pipeline_num_layers=4", "num_layers_per_virtual_pipeline_stage=2"}},
+    };
+    const struct tdm_method *method;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_method_find("tensor-parallel", &method, &err), &err);
+    must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (unsigned last = 0; last < 2; last++) {
+            char stages[48];
+            const char *pairs[5] = {stages, "tensor_model_parallel_size=1",
+                                    last ? "rank=last" : "rank=first"};
+            size_t count = 3;
+            for (unsigned k = 0; k < 2 && cases[i].pairs[k] != NULL; k++)
+                pairs[count++] = cases[i].pairs[k];
+            snprintf(stages, sizeof(stages), "pipeline_model_parallel_size=%d",
+                     (int)cases[i].stages);
+            struct tdm_method_settings settings = {
+                .torch = {.tokens = 1024, .batch = 1, .ranks = cases[i].stages}};
+            struct tdm_method_choices choices;
+            struct tdm_megatron_layout layout;
+            uint64_t layers = last ? cases[i].last : cases[i].first;
+            must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
+            enum tdm_status status = tdm_megatron_layout(model, &settings, &layout, &err);
+            assert_int_equal(status, layers > 0 ? TDM_OK : TDM_USAGE);
+            if (layers > 0)
+                assert_int_equal(layout.chunk_layers, layers);
+        }
+    tdm_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -630,6 +685,7 @@ int main(void)
         cmocka_unit_test(capacity_bounds_experts),
         cmocka_unit_test(latent_values_are_narrower),
         cmocka_unit_test(windows_meet_no_ring),
+        cmocka_unit_test(stages_may_be_uneven),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
