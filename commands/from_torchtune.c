@@ -123,6 +123,8 @@ static enum tdm_status read_targets(const struct tdm_from_reading *r, const char
     char text[256] = "";
     size_t used = 0, i;
     json_t *module;
+    if (!json_is_array(value))
+        return tdm_from_bad(r, path, value, "expected a list of projections");
     json_array_foreach((json_t *)(uintptr_t)value, i, module)
     {
         const char *name =
@@ -134,8 +136,9 @@ static enum tdm_status read_targets(const struct tdm_from_reading *r, const char
     if (mlp)
         snprintf(text + used, sizeof(text) - used, "%sgate_proj,up_proj,down_proj",
                  used > 0 ? "," : "");
-    return text[0] != '\0' ? tdm_from_pair(r, "lora_targets", text)
-                           : tdm_from_note(r, path, "none");
+    return text[0] != '\0'
+               ? tdm_from_pair(r, "lora_targets", text)
+               : tdm_from_bad(r, path, value, "adapters of no projection are not known");
 }
 
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,

@@ -401,11 +401,23 @@ static enum tdm_status read_target_modules(const struct tdm_from_reading *r, con
                                         : tdm_from_apply_rules(r, rule, path, value);
 }
 
+static bool scales_down(const struct tdm_from_reading *r)
+{
+    const json_t *targets = json_object_get(r->root, "target_modules"), *target;
+    size_t i;
+    bool found = !json_is_array(targets);
+    json_array_foreach((json_t *)(uintptr_t)targets, i, target) found |=
+        tdm_from_is(target, "down_proj");
+    return found;
+}
+
 /* IA3: which products' inputs are scaled. */
 static enum tdm_status read_feedforward(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
     const bool one = json_is_array(value) && json_array_size(value) == 1;
+    if (json_is_array(value) && json_array_size(value) == 0 && !scales_down(r))
+        return tdm_from_note(r, path, "none of the targets is one");
     return one && tdm_from_is(json_array_get(value, 0), "down_proj")
                ? tdm_from_note(r, path, "as assumed")
                : tdm_from_bad(r, path, value, "expected [\"down_proj\"]");

@@ -352,7 +352,9 @@ const struct tdm_option tdm_plan_options[] = {
      .values = TDM_VALUES_FILES},
     {.name = "effort",
      .word = "N",
+     .type = TDM_OPTION_COUNT,
      .place = PLACE(request.effort),
+     .low = 1,
      .high = TDM_MOST_EFFORT,
      .help = "1 (default): one search, about a second; 2: also searches with less device memory, "
              "so that more of it never gives a slower plan; minutes"},

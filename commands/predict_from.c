@@ -606,6 +606,10 @@ enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *m
     for (size_t i = 0; i < json_array_size(from->pairs) && status == TDM_OK; i++) {
         const char *pair = json_string_value(json_array_get(from->pairs, i)), *value;
         size_t k;
+        if (!tdm_method_read_pair(method, pair, &k, &value) &&
+            strncmp(pair, "peft_type=", strlen("peft_type=")) == 0) /* other weights are trained */
+            return tdm_fail(err, TDM_USAGE, "method %s: %s of --from is not modelled", method->name,
+                            pair);
         if (!tdm_method_read_pair(method, pair, &k, &value))
             status = says_no(pair) ? tdm_from_note(&r, pair, "the method has no such key")
                                    : tdm_from_lack(&r, pair, "the method has no such key");

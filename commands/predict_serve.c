@@ -89,6 +89,14 @@ static enum tdm_status refuse(const struct tdm_predict_request *r,
                              "max_num_seqs or max_num_batched_tokens, or a higher "
                              "gpu_memory_utilization");
     }
+    if (report->serving.blocks < rank->blocks) {
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "does not fit: %" PRIu64 " sequence%s of %s tokens are more than the %" PRIu64
+                 " tokens that max_total_tokens leaves",
+                 r->batch, r->batch == 1 ? "" : "s", tdm_format_tokens(r->context, text),
+                 report->serving.cache_tokens);
+        return tdm_hint(err, "set a larger max_total_tokens, or none");
+    }
     uint64_t bytes =
         tdm_serving_needed_bytes(a->model, serving, &report->serving, r->context, r->batch);
     tdm_fail(err, TDM_INFEASIBLE,

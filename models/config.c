@@ -710,6 +710,11 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
                                                        TDM_LAYER_LIMIT, tdm_mixers_count(reader))
                                    : tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers",
                                                     1, TDM_LAYER_LIMIT));
+    if (tdm_json_status(reader) == TDM_OK &&
+        (model->layers == 0 || model->layers > TDM_LAYER_LIMIT)) /* of a pattern */
+        tdm_json_fail(reader, "hybrid_override_pattern",
+                      "has %" PRIu32 " layers; expected 1 to %" PRIu64, model->layers,
+                      TDM_LAYER_LIMIT);
     model->vocabulary = dimension_or(reader, "vocab_size", leaves_out(architecture) ? 262208 : 0);
     read_heads(reader, architecture, model);
     model->max_context = tdm_json_count_or(reader, gpt2 ? "n_positions" : "max_position_embeddings",

@@ -26,7 +26,11 @@ static void read_common(struct tdm_json_reader *reader, struct tdm_model *model,
 {
     struct tdm_mamba *s = &model->mamba;
     const bool null_width = json_is_null(json_object_get(reader->object, "mamba_d_ssm"));
-    uint32_t inner = count_or(reader, "mamba_expand", 2) * model->hidden;
+    const uint64_t wide = (uint64_t)count_or(reader, "mamba_expand", 2) * model->hidden;
+    uint32_t inner = wide <= TDM_DIMENSION_LIMIT ? (uint32_t)wide : 0;
+    if (inner == 0)
+        tdm_json_fail(reader, "mamba_expand", "times hidden_size is more than %" PRIu64,
+                      (uint64_t)TDM_DIMENSION_LIMIT);
     if (falcon && !null_width)
         inner = count_or(reader, "mamba_d_ssm", 1024);
     s->heads = count_or(reader, "mamba_n_heads", 128);
@@ -193,8 +197,10 @@ void tdm_short_conv_read(struct tdm_json_reader *reader, struct tdm_model *model
         return;
     double factor = tdm_json_number_or(reader, "block_ffn_dim_multiplier", 0, 1e3, 1);
     uint32_t multiple = count_or(reader, "block_multiple_of", 256);
-    uint32_t width = (uint32_t)(factor * (uint32_t)(2 * (uint64_t)model->intermediate / 3));
-    model->intermediate = (width + multiple - 1) / multiple * multiple;
-    if (tdm_json_status(reader) == TDM_OK && model->intermediate == 0)
-        tdm_json_fail(reader, "block_ffn_dim_multiplier", "makes the MLP empty");
+    uint64_t width = (uint64_t)(factor * (double)(2 * (uint64_t)model->intermediate / 3));
+    width = (width + multiple - 1) / multiple * multiple;
+    if (tdm_json_status(reader) == TDM_OK && (width == 0 || width > TDM_DIMENSION_LIMIT))
+        tdm_json_fail(reader, "block_ffn_dim_multiplier", "makes the MLP %s",
+                      width == 0 ? "empty" : "too wide");
+    model->intermediate = width <= TDM_DIMENSION_LIMIT ? (uint32_t)width : 0;
 }

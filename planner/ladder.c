@@ -173,12 +173,14 @@ static enum tdm_status search_with(struct tdm_ladder *ladder, struct tdm_schedul
 {
     const uint64_t limit = schedule->memory_bytes;
     const struct found *best;
+    struct tdm_pins of_rungs = *pins;
+    of_rungs.program_path = NULL; /* the linear program that is written is the limit's */
     struct rung alone = {0};
     struct tdm_error late;
     enum tdm_status failed =
         status == TDM_OK ? note(&alone, limit, schedule, &search->simulation, &late) : TDM_OK;
     if (failed == TDM_OK)
-        failed = descend(ladder, schedule, pins, limit, search->bound_seconds, &best,
+        failed = descend(ladder, schedule, &of_rungs, limit, search->bound_seconds, &best,
                          &search->counts, &late);
     schedule->memory_bytes = limit;
     if (failed != TDM_OK) {

@@ -116,10 +116,9 @@ static enum tdm_status refuse_stages(const struct tdm_model *model,
     char divisors[TDM_DIVISORS_BYTES];
     if (s->first_layers > 0 || s->last_layers > 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set pipeline_model_parallel_size: the %" PRIu32
-                        " layers, less those of the first and the last stage, are not the same "
-                        "number on each of %" PRIu64 " stages",
-                        model->layers, stages);
+                        "--set decoder_%s_pipeline_num_layers: what it leaves of %" PRIu32
+                        " layers is not the same number on each of the other stages of %" PRIu64,
+                        s->first_layers > 0 ? "first" : "last", model->layers, stages);
     tdm_fail(err, TDM_USAGE,
              "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32 " layers",
              stages, model->layers);

@@ -39,7 +39,11 @@ static enum tdm_status read_version(const struct tdm_method_key *key, const char
         [TDM_VLLM_0_9_1] = {0, 9, 1}, [TDM_VLLM_0_11] = {0, 11, 0}, [TDM_VLLM_0_17] = {0, 17, 0},
         [TDM_VLLM_0_21] = {0, 21, 0}};
     unsigned said[3] = {0};
-    int found = sscanf(value + (value[0] == 'v'), "%u.%u.%u", &said[0], &said[1], &said[2]);
+    const char *digits = value + (value[0] == 'v');
+    int found = strspn(digits, "0123456789.") < strlen("0.0") || digits[0] == '.' ||
+                        strstr(digits, "..") != NULL
+                    ? 0
+                    : sscanf(digits, "%4u.%4u.%4u", &said[0], &said[1], &said[2]);
     size_t count = sizeof(firsts) / sizeof(firsts[0]), version = count;
     for (size_t i = 0; found >= 2 && i < count; i++) {
         unsigned part = 0;
@@ -277,19 +281,20 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
     uint64_t others = s->pipeline_ranks * s->prefill_ranks, gpus = settings->torch.ranks;
     if (s->tensor_ranks == 1 && gpus > 1 && gpus % others == 0)
         s->tensor_ranks = gpus / others;
+    const char *tensor = s->sglang ? "tp_size" : "tensor_parallel_size",
+               *pipeline = s->sglang ? "pp_size" : "pipeline_parallel_size";
     if (gpus > 1 && gpus != s->tensor_ranks * others) {
-        tdm_fail(err, TDM_USAGE,
-                 "--gpus %" PRIu64 " is not tensor_parallel_size x pipeline_parallel_size x "
-                 "prefill_context_parallel_size, which is %" PRIu64,
-                 gpus, s->tensor_ranks * others);
+        tdm_fail(err, TDM_USAGE, "--gpus %" PRIu64 " is not %s x %s%s, which is %" PRIu64, gpus,
+                 tensor, pipeline, s->sglang ? "" : " x prefill_context_parallel_size",
+                 s->tensor_ranks * others);
         return tdm_hint(err, "leave out --gpus, or set one of them");
     }
     if (model->query_heads % s->tensor_ranks != 0 ||
         (model->kv_heads % s->tensor_ranks != 0 && s->tensor_ranks % model->kv_heads != 0))
         return tdm_fail(err, TDM_USAGE,
-                        "--set tensor_parallel_size=%" PRIu64 ": it must divide the %" PRIu32
+                        "--set %s=%" PRIu64 ": it must divide the %" PRIu32
                         " query heads, and divide or be a multiple of the %" PRIu32 " KV heads",
-                        s->tensor_ranks, model->query_heads, model->kv_heads);
+                        tensor, s->tensor_ranks, model->query_heads, model->kv_heads);
     if (s->weights == TDM_SERVED_MXFP4 && model->experts.count == 0) {
         tdm_fail(err, TDM_USAGE, "--set quantization=mxfp4: it is of experts, which %s has none of",
                  model->name);
@@ -297,9 +302,8 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
     }
     if (s->pipeline_ranks > model->layers)
         return tdm_fail(err, TDM_USAGE,
-                        "--set pipeline_parallel_size=%" PRIu64 ": the model has %" PRIu32
-                        " layers; expected no more",
-                        s->pipeline_ranks, model->layers);
+                        "--set %s=%" PRIu64 ": the model has %" PRIu32 " layers; expected no more",
+                        pipeline, s->pipeline_ranks, model->layers);
     uint64_t copies = s->tensor_ranks > model->kv_heads ? s->tensor_ranks / model->kv_heads : 1;
     if (copies % s->decode_ranks != 0) {
         tdm_fail(err, TDM_USAGE,

@@ -521,8 +521,10 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
     if (mixer == NULL && !model->experts.shared_gate)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
-    if (torch->lora_rank > 0 && !mlp && (torch->lora_targets & ~heads) != 0) {
-        tdm_fail(err, TDM_USAGE, "--set lora_rank: adapters of %s of %s are not modelled",
+    if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS && !mlp &&
+        (torch->lora_targets & ~heads) != 0) {
+        tdm_fail(err, TDM_USAGE, "--set %s: adapters of %s of %s are not modelled",
+                 torch->adapter == TDM_ADAPTER_LORA ? "lora_rank" : "peft_type",
                  mixer != NULL ? mixer : "shared experts", model->architecture);
         return tdm_hint(err,
                         "those of attention are: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
@@ -582,8 +584,9 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                         "--set peft_type: of quantized weights LORA alone is modelled");
     if (torch->adapter != TDM_ADAPTER_LORA && torch->dora)
         return tdm_fail(err, TDM_USAGE, "--set use_dora: it is of peft_type=LORA");
-    if (check_mixed(model, torch, settings->method->name, err) != TDM_OK)
-        return err->status;
+    enum tdm_status status = check_mixed(model, torch, settings->method->name, err);
+    if (status != TDM_OK)
+        return status;
     if (torch->image_tokens > torch->tokens)
         return tdm_fail(err, TDM_USAGE,
                         "--set image_tokens: more than the %" PRIu64 " tokens of a sequence",
@@ -599,8 +602,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
         return tdm_fail(err, TDM_USAGE,
                         "--set float8_recipe: products of quantized weights are not of 8 bits");
-    if (torch->float8 == TDM_FLOAT8_TE && check_te(model, settings, err) != TDM_OK)
-        return err->status;
+    if (torch->float8 == TDM_FLOAT8_TE && (status = check_te(model, settings, err)) != TDM_OK)
+        return status;
     if (torch->fsdp.gathers_float8 && torch->fsdp.offload)
         return tdm_fail(err, TDM_USAGE,
                         "--set enable_fsdp_float8_all_gather: it goes with offload_policy=none");
