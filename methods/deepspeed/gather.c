@@ -485,10 +485,12 @@ static uint64_t tiles_alike(const struct tdm_torch_model *t, uint64_t tiles)
     if (!trace->complete || steps == 0)
         return tiles;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
-        int64_t ahead = d->parameters[i].fetched_for - (int64_t)trace->step;
-        if (d->parameters[i].fetched_for != NEVER && ahead > 0 &&
-            (uint64_t)ahead / steps < tiles + 1)
-            tiles = (uint64_t)ahead / steps > 0 ? (uint64_t)ahead / steps - 1 : 0;
+        const int64_t use = d->parameters[i].fetched_for; /* NEVER is before all steps */
+        if (use <= (int64_t)trace->step)
+            continue;
+        const uint64_t ahead = (uint64_t)(use - (int64_t)trace->step) / steps;
+        if (ahead < tiles + 1)
+            tiles = ahead > 0 ? ahead - 1 : 0;
     }
     while (trace->step + alike < trace->length && alike < (tiles + 1) * steps &&
            trace->modules[trace->step + alike] == trace->modules[trace->step + alike - steps])
