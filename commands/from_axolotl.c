@@ -67,7 +67,7 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     for (size_t i = 0; i < json_array_size(value); i++)
         if (tdm_from_is(json_array_get(value, i), "offload"))
             return tdm_from_pair(r, "offload_policy", "cpu");
-    return TDM_OK;
+    return tdm_from_fsdp_version(r, path);
 }
 
 static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,

@@ -142,6 +142,19 @@ void tdm_from_name_fsdp(const struct tdm_from_reading *r)
         r->from->method = "fsdp";
 }
 
+/* accelerate and what is launched by it: int(os.environ.get("FSDP_VERSION", "1")). */
+enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const char *path)
+{
+    const json_t *config = json_object_get(r->root, "fsdp_config");
+    if (json_object_get(config, "fsdp_version") != NULL ||
+        json_object_get(config, "version") != NULL ||
+        json_object_get(r->root, "fsdp_version") != NULL)
+        return TDM_OK;
+    return tdm_from_lack(r, path,
+                         "without fsdp_version accelerate runs FSDP 1, which --set fsdp_version=1 "
+                         "predicts; else it is version 2");
+}
+
 static enum tdm_status read_distributed(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
@@ -153,7 +166,7 @@ static enum tdm_status read_distributed(const struct tdm_from_reading *r, const 
         tdm_from_name_fsdp(r);
     else if (!tdm_from_is(value, "DEEPSPEED"))
         return tdm_from_bad(r, path, value, "NO, MULTI_GPU, FSDP and DEEPSPEED are known");
-    return TDM_OK;
+    return tdm_from_is(value, "FSDP") ? tdm_from_fsdp_version(r, path) : TDM_OK;
 }
 
 static enum tdm_status read_precision(const struct tdm_from_reading *r, const char *path,

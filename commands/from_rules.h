@@ -126,6 +126,8 @@ enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const ch
                                       const json_t *value);
 /* fully_shard: the method fsdp, unless the ranks of a sequence have named torch-cp. */
 void tdm_from_name_fsdp(const struct tdm_from_reading *r);
+/* Says which version of FSDP is predicted where the file names none. */
+enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const char *path);
 /* vllm_mode of TRL: colocate is use_vllm=yes. */
 enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value);

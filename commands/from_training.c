@@ -65,7 +65,7 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
     r->from->method = "fsdp";
-    return TDM_OK;
+    return tdm_from_fsdp_version(r, path);
 }
 
 /* ---- adapters of TRL ---- */

@@ -73,8 +73,8 @@ static const struct tdm_key_need needs_rule = {"with mem_fraction_static", has_s
 
 static const struct tdm_method_key keys[] = {
     {"mem_fraction_static", "auto|SHARE", "auto",
-     "weights and cache, of the memory that was free; auto: what SGLang since 0.5.4 leaves. Before, "
-     "0.88 on one GPU, 0.87 on two, 0.85 on four, 0.81 on eight",
+     "weights and cache, of the memory that was free; auto: what SGLang since 0.5.4 leaves. Before "
+     "0.4.10 0.88 on one GPU, 0.87 on two, 0.85 on four, 0.81 on eight",
      .read = read_share},
     {"max_total_tokens", "N", NULL, "tokens of the cache, if there is room for them",
      tdm_key_read_tokens, FIELD(total_tokens)},

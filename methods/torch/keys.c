@@ -418,7 +418,7 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"peft_type", "LORA|IA3|VERA|LN_TUNING", "LORA",
      "adapters by peft's names; IA3 and LN_TUNING have no rank, VERA's is lora_rank; IA3 is of k, v "
      "and down unless lora_targets names others",
-     .read = read_peft_type},
+     .read = read_peft_type, .needs = {&tdm_need_lora}},
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
