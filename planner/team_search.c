@@ -231,6 +231,7 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
     const enum tdm_exchange_kind before = schedule->exchange;
     const uint32_t head_ranks = schedule->head_ranks;
     const struct tdm_rings rings = schedule->rings;
+    const bool sliced_weights = schedule->sliced_weights;
     struct tdm_simulation tried = {0};
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
@@ -245,6 +246,7 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
     }
     set_exchange(schedule, before, head_ranks);
     schedule->rings = rings;
+    schedule->sliced_weights = sliced_weights;
     return status;
 }
 
