@@ -15,6 +15,7 @@ struct tdm_calibration_shape {
     uint64_t context, chunk_tokens;
     double seconds; /* to run for, at least two steps; the later half counts */
     enum tdm_optimizer optimizer;
+    bool fp32; /* all values, by kernels of their own on a card; else as schedules have it */
 };
 
 struct tdm_calibration {
