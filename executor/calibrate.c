@@ -151,6 +151,21 @@ static json_t *kept_shares_of(const struct tdm_machine *base)
     return rates;
 }
 
+/* What a machine's description says of other GPUs and of the server, which one card cannot
+ * measure. */
+static const char *const kept_keys[] = {"server",        "peer_bytes_per_second",
+                                        "peer_seconds",  "network_bytes_per_second",
+                                        "gpus_per_node", "nccl_bytes"};
+
+static void keep_links(const struct tdm_machine *base, json_t **description)
+{
+    for (size_t i = 0; i < sizeof(kept_keys) / sizeof(kept_keys[0]); i++) {
+        json_t *value = json_object_get(base->description, kept_keys[i]);
+        if (value != NULL)
+            tdm_json_set(description, kept_keys[i], json_deep_copy(value));
+    }
+}
+
 /* Describes a card. The driver states its memory. The peak and all that is not measured come from
  * the shipped machine of this card, its base. */
 static enum tdm_status describe_card(const struct tdm_backend *backend, json_t **description,
@@ -175,8 +190,10 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     for (int place = 0; place < TDM_PLACES && base != NULL; place++)
         tdm_json_set(description, tdm_place_runtime_key((enum tdm_place)place),
                      json_integer((json_int_t)base->topology.places[place].runtime_bytes));
-    if (base != NULL)
+    if (base != NULL) {
         tdm_json_set(description, "base", json_string(base->name));
+        keep_links(base, description);
+    }
     tdm_json_set(description, "rates", kept_shares_of(base));
     json_object_del(*description, "launch_seconds");
     json_object_del(*description, "copy_seconds");
@@ -186,8 +203,8 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     return TDM_OK;
 }
 
-static enum tdm_status describe_machine(const struct tdm_backend *backend, json_t **out,
-                                        struct tdm_error *err)
+enum tdm_status tdm_calibration_describe(const struct tdm_backend *backend, json_t **out,
+                                         struct tdm_error *err)
 {
     char date[32];
     time_t now = time(NULL);
@@ -394,7 +411,7 @@ enum tdm_status tdm_calibrate(const struct tdm_calibration_options *options, jso
     if (!options->backend->executes)
         return tdm_fail(err, TDM_USAGE, "backend %s computes nothing that could be measured",
                         options->backend->name);
-    enum tdm_status status = describe_machine(options->backend, &calibration.machine, err);
+    enum tdm_status status = tdm_calibration_describe(options->backend, &calibration.machine, err);
     if (status == TDM_OK)
         status = tdm_rate_fit_new(&calibration.fit, err);
     if (status == TDM_OK)

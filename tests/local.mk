@@ -205,6 +205,10 @@ cmocka_tests += tests/executor/unit_shared_devices
 tests_executor_unit_shared_devices_SOURCES = tests/executor/unit_shared_devices.c \
 	commands/run_progress.c commands/run_progress.h $(random_schedule)
 
+# What a calibration keeps of a shipped machine.
+cmocka_tests += tests/executor/unit_calibrate
+tests_executor_unit_calibrate_SOURCES = tests/executor/unit_calibrate.c
+
 # How often a run lowers and simulates.
 cmocka_tests += tests/executor/unit_readings
 tests_executor_unit_readings_SOURCES = tests/executor/unit_readings.c $(random_schedule)
