@@ -47,27 +47,6 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     cost->attention_flops = attention * (3.5 + again);
 }
 
-double tdm_torch_trained_parameters(const struct tdm_model *model,
-                                    const struct tdm_torch_settings *s)
-{
-    static const enum tdm_role roles[TDM_PROJECTIONS] = {
-        [TDM_PROJECTION_Q] = TDM_ROLE_Q,      [TDM_PROJECTION_K] = TDM_ROLE_K,
-        [TDM_PROJECTION_V] = TDM_ROLE_V,      [TDM_PROJECTION_O] = TDM_ROLE_O,
-        [TDM_PROJECTION_QKV] = TDM_ROLE_QKV,  [TDM_PROJECTION_GATE] = TDM_ROLE_GATE,
-        [TDM_PROJECTION_UP] = TDM_ROLE_UP,    [TDM_PROJECTION_GATE_UP] = TDM_ROLE_GATE_UP,
-        [TDM_PROJECTION_DOWN] = TDM_ROLE_DOWN};
-    double elements = 0;
-    if (s->lora_rank == 0)
-        return (double)model->parameters;
-    for (uint32_t i = 0; i < model->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_tensor *weight = tdm_model_tensor(model, i, roles[p]);
-            if (weight != NULL && (s->lora_targets >> p & 1) != 0)
-                elements += (double)s->lora_rank * (double)(weight->rows + weight->columns);
-        }
-    return elements;
-}
-
 struct tdm_gpu_group tdm_torch_all_ranks(const struct tdm_torch_settings *s)
 {
     return (struct tdm_gpu_group){s->ranks, 1, s->context.gpus_per_node};

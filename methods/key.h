@@ -123,6 +123,7 @@ extern const struct tdm_key_need tdm_need_lora, tdm_need_chunked_logits, tdm_nee
 
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all methods that run Hugging Face's models */
+extern const struct tdm_method_key tdm_keys_peft[];     /* of adapters other than LoRA */
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
 extern const struct tdm_method_key tdm_keys_whole[];    /* of ranks with whole parameters */
