@@ -9,10 +9,15 @@
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
 
-/* Unmasked pairs of a query and a key, in one layer of one sequence. */
+/* Unmasked pairs of a query and a key, in one layer of one sequence: none where it has no
+ * attention.
+ */
 static double seen_pairs(const struct tdm_model *model, uint32_t layer, double tokens)
 {
-    double window = (double)model->layer_kinds[layer].window;
+    const struct tdm_layer_kind *kind = &model->layer_kinds[layer];
+    double window = (double)kind->window;
+    if (kind->no_attention || kind->delta || kind->short_conv)
+        return 0;
     if (window == 0 || window >= tokens)
         return tokens * (tokens + 1) / 2;
     return window * (window + 1) / 2 + (tokens - window) * window;

@@ -91,6 +91,9 @@ enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char
 /* A bool: the first of two values is true. */
 enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* So begins an assumption of what was read and compared with no run: plain answers say it. */
+#define TDM_NOT_MEASURED "not measured: "
+
 /* Projections that get adapters. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);

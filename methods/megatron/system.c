@@ -155,7 +155,7 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
                                      struct tdm_megatron_layout *l, struct tdm_error *err)
 {
     uint64_t stage_layers = 0;
-    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0)
+    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0 && l->pipeline > 1)
         return tdm_fail(err, TDM_USAGE,
                         "--set num_layers_per_virtual_pipeline_stage: uneven stages that are "
                         "interleaved are not modelled");
@@ -455,8 +455,8 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
         return "the step is that of a sequence of all tokens; a shorter one may leave a rank as many "
                "as max_seqlen_per_dp_cp_rank";
     if (model->latent.kv_rank > 0 && settings->megatron.context != 1)
-        return "latent attention on several context ranks as read in Transformer Engine; it was "
-               "compared with no run";
+        return TDM_NOT_MEASURED "latent attention on several context ranks as read in Transformer "
+                                "Engine";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "--window-size is that of the model; kernels store as much with it as without";
     return NULL;

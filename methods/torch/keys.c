@@ -609,8 +609,9 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->mamba.heads > 0)
-        return "Mamba-2 by the kernels of mamba-ssm and causal-conv1d, read and not measured; without them "
-               "transformers needs many times as much";
+        return TDM_NOT_MEASURED
+            "Mamba-2 by the kernels of mamba-ssm and causal-conv1d, as read; without "
+            "them transformers needs many times as much";
     if (model->short_kernel > 0)
         return "short convolutions by the kernel of causal-conv1d";
     if (tdm_torch_counts_vision(&settings->torch, model))
