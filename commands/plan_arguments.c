@@ -490,8 +490,8 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
         return tdm_fail(err, TDM_USAGE, "plan: --write-lp is about a plan for one rank");
     const uint32_t ranks = a->request.ranks == 0 ? 1 : a->request.ranks;
     if (a->request.ranks_per_node != 0 && ranks % a->request.ranks_per_node != 0)
-        return tdm_fail(err, TDM_USAGE, "plan: --ranks-per-node %u does not divide %u ranks",
-                        a->request.ranks_per_node, ranks);
+        return tdm_fail(err, TDM_USAGE, "plan: --ranks-per-node %u does not divide %u rank%s",
+                        a->request.ranks_per_node, ranks, ranks == 1 ? "" : "s");
     if (a->request.joined == TDM_JOINED_SHARED && a->request.ranks_per_node != 0 &&
         a->request.ranks_per_node < ranks)
         return tdm_fail(err, TDM_USAGE,

@@ -42,6 +42,30 @@ bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_S
     return !machine->measured;
 }
 
+/* Does a step multiply fp32 values, at rates that its machine does not describe? */
+static bool lacks_fp32(const struct tdm_schedule *schedule)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    const enum tdm_dtype factors[] = {dtypes->weights, dtypes->activations, dtypes->kv,
+                                      dtypes->logits};
+    bool fp32 = false;
+    for (size_t i = 0; i < sizeof(factors) / sizeof(factors[0]); i++)
+        fp32 = fp32 || factors[i] == TDM_DTYPE_FP32;
+    return fp32 && !tdm_rate_is_fp32(schedule->machine->table[TDM_RATE_FP32_PRODUCT].of);
+}
+
+bool tdm_schedule_rates_note(const struct tdm_schedule *schedule, char out[TDM_RATES_NOTE_SIZE])
+{
+    if (tdm_rates_note(schedule->machine, out))
+        return true;
+    if (!lacks_fp32(schedule))
+        return false;
+    snprintf(out, TDM_RATES_NOTE_SIZE,
+             "of fp32 products and attention not measured: those of bf16 are taken, and a card is "
+             "many times slower; tidemark calibrate measures them");
+    return true;
+}
+
 void tdm_note_ranks(const char *trace, int64_t step, uint32_t ranks, uint32_t without,
                     const char *file)
 {

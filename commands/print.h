@@ -4,7 +4,7 @@
 #define TDM_COMMANDS_PRINT_H
 
 #include "base/status.h"
-#include "machines/machine.h"
+#include "schedule/schedule.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -25,6 +25,8 @@ void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
 /* Writes "not measured by tidemark: datasheet, derated; tidemark calibrate measures them" to `out`.
  * Returns false if calibrate measured the rates. */
 bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE]);
+/* The same of the rates that a schedule needs: a machine may have none of fp32 values. */
+bool tdm_schedule_rates_note(const struct tdm_schedule *schedule, char out[TDM_RATES_NOTE_SIZE]);
 
 /* Prints one line to stderr: of a trace's step, `ranks` ranks are in a file, and the others, whose
  * number is `without`, have no op times. */

@@ -232,11 +232,12 @@ static json_t *json_ranks(const struct tdm_program_report *report)
         const struct tdm_trace_rank_row *row = &report->ranks[i];
         tdm_json_add(
             &array,
-            json_pack("{s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "rank",
+            json_pack("{s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "rank",
                       (json_int_t)row->rank, "ops", (json_int_t)row->ops, "predicted",
                       json_rank_times(&row->predicted), "measured", json_rank_times(&row->measured),
                       "received_bytes", (json_int_t)row->received_bytes, "sent_bytes",
                       (json_int_t)row->sent_bytes, "copied_bytes", (json_int_t)row->copied_bytes,
+                      "planned_bytes", (json_int_t)tdm_report_rank_planned_bytes(report, row),
                       "used_bytes",
                       row->used_bytes > 0 ? json_integer((json_int_t)row->used_bytes) : json_null(),
                       "waits_for", json_rank_waits(report, row->rank)));

@@ -23,6 +23,7 @@ struct tdm_program_report {
     struct tdm_trace_arena_row arenas[TDM_MAX_PLACES];
     bool scanned[TDM_MAX_PLACES];
     uint64_t used_bytes[TDM_MAX_PLACES];
+    uint32_t sharers[TDM_MAX_PLACES]; /* arenas in the memory that was sampled */
     bool sampled[TDM_MAX_PLACES];
     struct tdm_trace_time_row *times;
     size_t time_count;
@@ -74,6 +75,9 @@ bool tdm_report_only_unfinished(const struct tdm_program_report *report);
 
 /* The arena plus the memory outside it; of host memory, the arenas of all ranks. */
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place);
+/* The same of the device that a rank has, with the arenas of all ranks on it. */
+uint64_t tdm_report_rank_planned_bytes(const struct tdm_program_report *report,
+                                       const struct tdm_trace_rank_row *row);
 
 /* Of the requested steps. NAN: there are none. */
 double tdm_report_step_seconds(const struct tdm_program_report *report);

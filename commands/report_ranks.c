@@ -86,12 +86,12 @@ static void print_waits(const struct tdm_program_report *report)
 static void print_bytes(const struct tdm_program_report *report)
 {
     char text[5][TDM_FORMAT_SIZE], error[TDM_FORMAT_SIZE];
-    uint64_t planned = tdm_report_predicted_used_bytes(report, TDM_DEVICE);
     printf("\n%-9s  %11s  %11s  %11s  %11s  %11s  %8s\n", "rank", "receives", "sends", "copies",
            "planned", "used", "error");
     for (size_t i = 0; i < report->rank_count; i++) {
         const struct tdm_trace_rank_row *row = &report->ranks[i];
         bool known = row->used_bytes > 0;
+        uint64_t planned = tdm_report_rank_planned_bytes(report, row);
         printf(
             "%-9" PRIu32 "  %11s  %11s  %11s  %11s  %11s  %8s\n", row->rank,
             tdm_format_bytes(row->received_bytes, text[0]),

@@ -45,6 +45,7 @@ static enum tdm_status read_places(struct tdm_trace_reader *reader, int64_t step
         if (!report->sampled[place] || used[i].used_bytes > report->used_bytes[place])
             report->used_bytes[place] = used[i].used_bytes;
         report->sampled[place] = true;
+        report->sharers[place] = used[i].arenas;
     }
     free(used);
     return TDM_OK;
@@ -244,7 +245,17 @@ void tdm_report_free(struct tdm_report *report)
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place)
 {
     uint64_t sharers = report->topology->places[place].host_memory ? report->program.ranks : 1;
+    if (report->sampled[place])
+        sharers = report->sharers[place];
     return report->program.arena_bytes[place] * sharers + report->program.runtime_bytes[place];
+}
+
+uint64_t tdm_report_rank_planned_bytes(const struct tdm_program_report *report,
+                                       const struct tdm_trace_rank_row *row)
+{
+    const uint64_t arenas = row->used_bytes > 0 ? row->arenas : 1;
+    return report->program.arena_bytes[TDM_DEVICE] * arenas +
+           report->program.runtime_bytes[TDM_DEVICE];
 }
 
 double tdm_report_step_seconds(const struct tdm_program_report *report)

@@ -436,14 +436,17 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      .trace_lost = trace_lost};
 }
 
-/* Prints the driver's memory use, and the part outside the arena: context, kernels, libraries. */
+/* Prints the driver's memory use, and the part outside the arenas: context, kernels, libraries. */
 static void print_driver_use(FILE *out, const struct tdm_run_result *result)
 {
     char used[TDM_FORMAT_SIZE], beside[TDM_FORMAT_SIZE], planned_text[TDM_FORMAT_SIZE];
+    char arenas[64] = "the device arena";
+    if (result->device_ranks > 1)
+        snprintf(arenas, sizeof(arenas), "the arenas of %u ranks", result->device_ranks);
     uint64_t arena = result->device_planned_bytes - result->runtime_planned_bytes;
     uint64_t all = result->device_used_bytes;
-    fprintf(out, "  the driver reports %s: %s beside the device arena, planned %s\n",
-            tdm_format_bytes(all, used), tdm_format_bytes(all > arena ? all - arena : 0, beside),
+    fprintf(out, "  the driver reports %s: %s beside %s, planned %s\n", tdm_format_bytes(all, used),
+            tdm_format_bytes(all > arena ? all - arena : 0, beside), arenas,
             tdm_format_bytes(result->runtime_planned_bytes, planned_text));
 }
 

@@ -67,7 +67,7 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
         fputs(", packed from the documents of its text", out);
     fputc('\n', out);
     fprintf(out, "machine    %s: %s\n", machine->name, machine->title);
-    if (tdm_rates_note(machine, note))
+    if (tdm_schedule_rates_note(schedule, note))
         fprintf(out, "rates      %s\n", note);
     fprintf(out, "limits     %s", tdm_format_bytes(schedule->memory_bytes, text));
     if (schedule->memory_bytes != machine->topology.places[TDM_DEVICE].capacity_bytes)

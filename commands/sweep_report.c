@@ -123,7 +123,7 @@ static void print_rates(const struct sweeps *sweeps)
 {
     char note[TDM_RATES_NOTE_SIZE];
     const struct tdm_schedule *schedule = any_schedule(sweeps);
-    if (schedule != NULL && tdm_rates_note(schedule->machine, note))
+    if (schedule != NULL && tdm_schedule_rates_note(schedule, note))
         printf("rates %s\n", note);
 }
 

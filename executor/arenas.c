@@ -132,6 +132,22 @@ static enum tdm_status take(const struct tdm_backend *backend, uint32_t count,
     return TDM_OK;
 }
 
+static uint32_t device_of(const uint32_t *devices, uint32_t rank)
+{
+    return devices != NULL ? devices[rank] : rank;
+}
+
+/* Counts the ranks whose arenas are in the memory of each place. */
+static void count_sharers(uint32_t rank, uint32_t ranks, const uint32_t *devices,
+                          struct tdm_arenas *arenas)
+{
+    uint32_t of_device = 0;
+    for (uint32_t i = 0; i < ranks; i++)
+        of_device += device_of(devices, i) == device_of(devices, rank);
+    for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
+        arenas->sharers[place] = arenas->host_memory[place] ? ranks : of_device;
+}
+
 /* Is there a device for each rank? */
 static enum tdm_status check_devices(const struct tdm_backend *backend, uint32_t first,
                                      uint32_t ranks, const uint32_t *devices, struct tdm_error *err)
@@ -139,7 +155,7 @@ static enum tdm_status check_devices(const struct tdm_backend *backend, uint32_t
     uint32_t count;
     enum tdm_status status = backend->devices == NULL ? TDM_OK : backend->devices(&count, err);
     for (uint32_t rank = 0; backend->devices != NULL && rank < ranks && status == TDM_OK; rank++) {
-        uint32_t device = devices != NULL ? devices[rank] : rank;
+        uint32_t device = device_of(devices, rank);
         if (device < count)
             continue;
         status = tdm_fail(err, TDM_INFEASIBLE, "rank %u needs device %u; this computer has %u",
@@ -172,8 +188,10 @@ enum tdm_status tdm_arenas_take_ranks(const struct tdm_backend *backend, uint32_
         status = check_devices(backend, first, ranks, devices, err);
     uint32_t taken = 0;
     while (status == TDM_OK && taken < ranks) {
-        uint32_t device = devices != NULL ? devices[taken] : taken;
+        uint32_t device = device_of(devices, taken);
         status = take(backend, count, programs, device, watch, &out[first + taken], err);
+        if (status == TDM_OK)
+            count_sharers(taken, ranks, devices, &out[first + taken]);
         if (status != TDM_OK && err != NULL)
             about_rank(first + taken, programs[0]->ranks, err);
         taken += status == TDM_OK;

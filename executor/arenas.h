@@ -16,6 +16,7 @@ struct tdm_arenas {
     void *base[TDM_MAX_PLACES];
     uint64_t bytes[TDM_MAX_PLACES];   /* maximum over the programs */
     bool host_memory[TDM_MAX_PLACES]; /* places in memory of the computer itself */
+    uint32_t sharers[TDM_MAX_PLACES]; /* ranks of this process with an arena in the same memory */
     struct tdm_processes *processes;  /* which have the ranks; NULL: this one has all */
     const struct tdm_snapshot
         *snapshot; /* from which state is read, in place of memory; NULL: no */

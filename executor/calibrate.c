@@ -32,9 +32,10 @@
  * driver's memory is read with it. A card slows down as it gets hot, and more so with a larger
  * share of products. So one shape is mostly products and runs longest; others are half attention.
  * The small model's vocabulary is cut like its layers, except in one shape: the whole head would
- * heat the card more than the whole model does. */
-#define ADAMW TDM_OPTIMIZER_ADAMW
-#define ROUNDED TDM_OPTIMIZER_ADAMW_BF16
+ * heat the card more than the whole model does. Attention of fp32 values is slow. */
+#define ADAMW TDM_OPTIMIZER_ADAMW, false
+#define ROUNDED TDM_OPTIMIZER_ADAMW_BF16, false
+#define FP32 TDM_OPTIMIZER_NONE, true
 static const struct tdm_calibration_shape cuda_wide[] = {
     {"qwen2.5-7b", 2, 38016, KEYS(8), 256, 0, ADAMW},
     {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(16), 5, ADAMW},
@@ -46,6 +47,7 @@ static const struct tdm_calibration_shape cuda_wide[] = {
     {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(8), 0.5, ADAMW},
     {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(16), 2, ADAMW},
     {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(32), 1, ADAMW},
+    {"qwen2.5-7b", 2, 38016, KEYS(2), 512, 0.5, FP32},
 };
 static const struct tdm_calibration_shape cuda_narrow[] = {
     {"qwen2.5-0.5b", 4, 25344, KEYS(8), 256, 0, ADAMW},
@@ -58,16 +60,19 @@ static const struct tdm_calibration_shape cuda_narrow[] = {
     {"qwen2.5-0.5b", 4, 25344, KEYS(16), KEYS(8), 0.5, ADAMW},
     {"qwen2.5-0.5b", 4, 25344, KEYS(64), KEYS(16), 1, ADAMW},
     {"qwen2.5-0.5b", 4, 25344, KEYS(32), KEYS(32), 0.5, ADAMW},
+    {"qwen2.5-0.5b", 4, 25344, KEYS(4), KEYS(1), 0.5, FP32},
 };
 static const struct tdm_calibration_shape cpu_small[] = {
     {"byte-1m", 4, 256, 512, 64, 0, ADAMW},
     {"byte-1m", 4, 256, KEYS(2), 256, 1, ADAMW},
     {"byte-1m", 4, 256, KEYS(1), KEYS(1), 0.5, ROUNDED},
+    {"byte-1m", 4, 256, KEYS(1), 128, 0.2, FP32},
 };
 static const struct tdm_calibration_shape cpu_large[] = {
     {"byte-100m", 1, 256, 512, 64, 0, ADAMW},
     {"byte-100m", 1, 256, KEYS(2), 256, 2, ADAMW},
     {"byte-100m", 1, 256, KEYS(1), KEYS(1), 1, ROUNDED},
+    {"byte-100m", 1, 256, KEYS(1), 128, 0.5, FP32},
 };
 
 #define COUNT(shapes) ((uint32_t)(sizeof(shapes) / sizeof((shapes)[0])))
@@ -129,9 +134,12 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
 
 /* What top-k lists reach depends on their contents, and no step of a calibration has any; nor has
  * it ranks in a ring. */
-static const enum tdm_rate kept_shares[] = {
-    TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE, TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
-    TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE, TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE};
+static const enum tdm_rate kept_shares[] = {TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE,
+                                            TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE,
+                                            TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE,
+                                            TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE,
+                                            TDM_RATE_NARROW_ATTENTION_FORWARD_VISITS_SHARE,
+                                            TDM_RATE_NARROW_ATTENTION_BACKWARD_VISITS_SHARE};
 
 /* Rates of the base (NULL: none) that are kept. NULL: out of memory. */
 static json_t *kept_shares_of(const struct tdm_machine *base)
@@ -141,6 +149,21 @@ static json_t *kept_shares_of(const struct tdm_machine *base)
         tdm_json_set(&rates, tdm_rate_key(kept_shares[i]),
                      tdm_rate_json(&base->table[kept_shares[i]]));
     return rates;
+}
+
+/* What a machine's description says of other GPUs and of the server, which one card cannot
+ * measure. */
+static const char *const kept_keys[] = {"server",        "peer_bytes_per_second",
+                                        "peer_seconds",  "network_bytes_per_second",
+                                        "gpus_per_node", "nccl_bytes"};
+
+static void keep_links(const struct tdm_machine *base, json_t **description)
+{
+    for (size_t i = 0; i < sizeof(kept_keys) / sizeof(kept_keys[0]); i++) {
+        json_t *value = json_object_get(base->description, kept_keys[i]);
+        if (value != NULL)
+            tdm_json_set(description, kept_keys[i], json_deep_copy(value));
+    }
 }
 
 /* Describes a card. The driver states its memory. The peak and all that is not measured come from
@@ -167,8 +190,10 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     for (int place = 0; place < TDM_PLACES && base != NULL; place++)
         tdm_json_set(description, tdm_place_runtime_key((enum tdm_place)place),
                      json_integer((json_int_t)base->topology.places[place].runtime_bytes));
-    if (base != NULL)
+    if (base != NULL) {
         tdm_json_set(description, "base", json_string(base->name));
+        keep_links(base, description);
+    }
     tdm_json_set(description, "rates", kept_shares_of(base));
     json_object_del(*description, "launch_seconds");
     json_object_del(*description, "copy_seconds");
@@ -178,8 +203,8 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     return TDM_OK;
 }
 
-static enum tdm_status describe_machine(const struct tdm_backend *backend, json_t **out,
-                                        struct tdm_error *err)
+enum tdm_status tdm_calibration_describe(const struct tdm_backend *backend, json_t **out,
+                                         struct tdm_error *err)
 {
     char date[32];
     time_t now = time(NULL);
@@ -386,7 +411,7 @@ enum tdm_status tdm_calibrate(const struct tdm_calibration_options *options, jso
     if (!options->backend->executes)
         return tdm_fail(err, TDM_USAGE, "backend %s computes nothing that could be measured",
                         options->backend->name);
-    enum tdm_status status = describe_machine(options->backend, &calibration.machine, err);
+    enum tdm_status status = tdm_calibration_describe(options->backend, &calibration.machine, err);
     if (status == TDM_OK)
         status = tdm_rate_fit_new(&calibration.fit, err);
     if (status == TDM_OK)

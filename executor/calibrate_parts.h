@@ -15,6 +15,7 @@ struct tdm_calibration_shape {
     uint64_t context, chunk_tokens;
     double seconds; /* to run for, at least two steps; the later half counts */
     enum tdm_optimizer optimizer;
+    bool fp32; /* all values, by kernels of their own on a card; else as schedules have it */
 };
 
 struct tdm_calibration {
@@ -42,6 +43,11 @@ enum tdm_status tdm_calibrate_steps(struct tdm_calibration *calibration, uint32_
 enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
                                      const struct tdm_calibration_shape *shape, uint64_t bytes,
                                      uint32_t count, struct tdm_error *err);
+
+/* Describes the machine before anything is measured; a card with what its shipped machine says and
+ * a calibration does not measure. The caller owns *description. */
+enum tdm_status tdm_calibration_describe(const struct tdm_backend *backend, json_t **description,
+                                         struct tdm_error *err);
 
 /* Makes the schedule and the program of a shape. The caller frees both. */
 enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibration,

@@ -37,6 +37,12 @@ struct session {
     uint64_t steps;
 };
 
+static void store_fp32(struct tdm_dtypes *dtypes)
+{
+    dtypes->weights = dtypes->activations = dtypes->kv = dtypes->kv_gradients = dtypes->gradients =
+        dtypes->logits = TDM_DTYPE_FP32;
+}
+
 enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibration,
                                         const struct tdm_calibration_shape *shape,
                                         struct tdm_schedule **out_schedule,
@@ -68,6 +74,8 @@ enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibratio
     }
     schedule->chunk_tokens = shape->chunk_tokens;
     schedule->head_tile_tokens = shape->chunk_tokens;
+    if (shape->fp32)
+        store_fp32(&schedule->dtypes);
     tdm_schedule_set_optimizer(schedule, shape->optimizer);
     schedule->optimizer.learning_rate = LEARNING_RATE;
     status = tdm_schedule_check(schedule, "calibrate", err);

@@ -16,7 +16,7 @@ struct tdm_midstep {
     const struct tdm_forecast *forecast; /* of rank 0 */
     const struct tdm_run_listener *listener;
     struct tdm_recorder *recorder; /* NULL: no trace */
-    uint64_t planned_bytes;        /* planned for the device: arena and runtime */
+    uint64_t planned_bytes;        /* planned for the device: arenas and runtime */
     uint64_t most_used_bytes;      /* maximum over all steps that the device's driver reported */
     const volatile sig_atomic_t *stop; /* not zero: the run ends after this step; NULL: never */
     bool pauses;                       /* or within it: run.h */

@@ -276,11 +276,11 @@ static void hand_over(struct tdm_recorder *recorder, uint64_t step, struct tdm_t
 
 /* Drops a sample that does not fit: then the trace has been busy for long. */
 static void add_sample(struct tdm_recorder *recorder, int64_t now_ns, enum tdm_place place,
-                       uint64_t used_bytes)
+                       uint64_t used_bytes, uint32_t arenas)
 {
     if (used_bytes > 0 && recorder->used_count < TDM_TRACE_SAMPLES)
         recorder->used[recorder->used_count++] =
-            (struct tdm_trace_used){now_ns - recorder->run_start_ns, place, used_bytes};
+            (struct tdm_trace_used){now_ns - recorder->run_start_ns, place, used_bytes, arenas};
 }
 
 /* The run's clock starts with its first step. */
@@ -296,7 +296,8 @@ static void sample_places(struct tdm_recorder *recorder, const struct tdm_arenas
 {
     for (uint32_t place = 0; place < TDM_MAX_PLACES; place++)
         add_sample(recorder, now_ns, (enum tdm_place)place,
-                   tdm_arenas_used(arenas, (enum tdm_place)place, device_used_bytes));
+                   tdm_arenas_used(arenas, (enum tdm_place)place, device_used_bytes),
+                   arenas->sharers[place]);
 }
 
 void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
@@ -342,9 +343,9 @@ static void fill(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
     if (tdm_recorder_times(recorder, recorded->step))
         batch->timing_count = count;
     if (recorded->device_used_bytes != NULL && recorded->device_used_bytes[rank] > 0)
-        batch->used[batch->used_count++] =
-            (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_DEVICE,
-                                    recorded->device_used_bytes[rank]};
+        batch->used[batch->used_count++] = (struct tdm_trace_used){
+            recorded->end_ns - recorder->run_start_ns, TDM_DEVICE,
+            recorded->device_used_bytes[rank], arenas[rank].sharers[TDM_DEVICE]};
     add_observed(rank, recorded, place_count, batch);
 }
 

@@ -34,9 +34,7 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
     const struct tdm_topology *topology = &schedule->machine->topology;
     for (uint32_t place = 0; place < topology->place_count; place++) {
         uint64_t limit_bytes = tdm_schedule_limit(schedule, (enum tdm_place)place);
-        uint64_t arenas = tdm_size_mul(program->arena_bytes[place],
-                                       tdm_schedule_sharers(schedule, (enum tdm_place)place));
-        uint64_t needed = tdm_size_add(arenas, topology->places[place].runtime_bytes);
+        uint64_t needed = tdm_program_used_bytes(program, (enum tdm_place)place);
         if (needed <= limit_bytes)
             continue;
         char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE], prefix[TDM_PLACE_PREFIX];

@@ -87,7 +87,7 @@ struct tdm_run_moment {
     bool stopping;          /* the run ends after this step, */
     bool pauses;            /* or within it, where its backward pauses */
     uint64_t used_bytes;    /* of the device, as its driver reports it; 0: not known */
-    uint64_t planned_bytes; /* of the device: the arena and the runtime */
+    uint64_t planned_bytes; /* of the device: the arenas on it and the runtime */
 };
 
 /* Receives the progress of a run. Calls come from the run's thread, and outside steps except for
@@ -166,9 +166,10 @@ struct tdm_run_result {
     bool scanned;           /* it is known which of their bytes a whole step touched */
     uint64_t outside_bytes; /* held by the backend outside the arenas */
     /* Of a device with its own memory: the maximum that its driver reported over all steps; the
-     * plan, which is the arena as allocated for all schedules plus the runtime; and the runtime
-     * alone. */
+     * plan, which is the arenas of its ranks as allocated for all schedules plus the runtime; the
+     * runtime alone; and these ranks, on the device with most. */
     uint64_t device_used_bytes, device_planned_bytes, runtime_planned_bytes;
+    uint32_t device_ranks;
 };
 
 /* Runs all schedules; `results` is [schedule_count]. After TDM_INTERRUPTED the trace is complete up

@@ -169,8 +169,9 @@ static enum tdm_status divide(const struct tdm_run_options *options,
     }
     if (options->devices == NULL || options->device_count == here)
         return TDM_OK;
-    return tdm_fail(err, TDM_USAGE, "--devices names %u devices for %u ranks%s",
-                    options->device_count, here, processes > 1 ? " of a process" : "");
+    return tdm_fail(err, TDM_USAGE, "--devices names %u device%s for %u rank%s%s",
+                    options->device_count, options->device_count == 1 ? "" : "s", here,
+                    here == 1 ? "" : "s", processes > 1 ? " of a process" : "");
 }
 
 /* NCCL refuses ranks that share a device, after it has begun to join them. */

@@ -118,7 +118,16 @@ static enum tdm_status scan(const struct training *t, struct tdm_error *err)
     return status;
 }
 
-/* Reads the device memory that the drivers report after a step, and notes the most so far. */
+/* What is planned for a rank's device: the arenas of all ranks on it, and the runtime, which a
+ * process has once. */
+static uint64_t planned_device_bytes(const struct training *t, const struct tdm_arenas *arenas)
+{
+    return tdm_size_add(tdm_size_mul(arenas->bytes[TDM_DEVICE], arenas->sharers[TDM_DEVICE]),
+                        t->result->runtime_planned_bytes);
+}
+
+/* Reads the device memory that the drivers report after a step, and notes the most so far. The
+ * device that most ranks share has most. */
 static enum tdm_status read_device_use(const struct training *t, struct tdm_error *err)
 {
     struct tdm_run_result *result = t->result;
@@ -128,11 +137,14 @@ static enum tdm_status read_device_use(const struct training *t, struct tdm_erro
         if (!is_here(t, rank) || arenas->backend->used == NULL)
             continue;
         status = arenas->backend->used(arenas->executor, &t->used_bytes[rank], NULL, err);
-        if (status == TDM_OK)
-            result->device_used_bytes = tdm_most(result->device_used_bytes, t->used_bytes[rank]);
+        if (status != TDM_OK)
+            break;
+        result->device_used_bytes = tdm_most(result->device_used_bytes, t->used_bytes[rank]);
+        result->device_planned_bytes =
+            tdm_most(result->device_planned_bytes, planned_device_bytes(t, arenas));
+        result->device_ranks = tdm_most(result->device_ranks, arenas->sharers[TDM_DEVICE]);
     }
     result->device_used_bytes = tdm_most(result->device_used_bytes, t->midstep.most_used_bytes);
-    result->device_planned_bytes = t->midstep.planned_bytes;
     return status;
 }
 
@@ -542,7 +554,7 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status != TDM_OK)
         return status;
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
-                     tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
+                     planned_device_bytes(t, here));
     tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
     status = tdm_within_open(run, t->walk, t->program, &t->history, t->result, &t->within, err);
     if (status != TDM_OK)

@@ -225,6 +225,7 @@ static const struct tdm_column rank_columns[] = {COLUMN(tdm_trace_rank_row, rank
                                                  COLUMN(tdm_trace_rank_row, received_bytes, COUNT),
                                                  COLUMN(tdm_trace_rank_row, sent_bytes, COUNT),
                                                  COLUMN(tdm_trace_rank_row, used_bytes, COUNT),
+                                                 COLUMN(tdm_trace_rank_row, arenas, NUMBER),
                                                  RANK_TIME(predicted, step_seconds),
                                                  RANK_TIME(predicted, compute_seconds),
                                                  RANK_TIME(predicted, team_seconds),
@@ -245,11 +246,10 @@ static const struct tdm_column arena_columns[] = {COLUMN(tdm_trace_arena_row, pl
                                                   COLUMN(tdm_trace_arena_row, touched_bytes, COUNT),
                                                   COLUMN(tdm_trace_arena_row, highest_byte, COUNT),
                                                   {0}};
-static const struct tdm_column used_columns[] = {COLUMN(tdm_trace_used_row, step, SIGNED),
-                                                 COLUMN(tdm_trace_used_row, time_ns, SIGNED),
-                                                 COLUMN(tdm_trace_used_row, place, PLACE),
-                                                 COLUMN(tdm_trace_used_row, used_bytes, COUNT),
-                                                 {0}};
+static const struct tdm_column used_columns[] = {
+    COLUMN(tdm_trace_used_row, step, SIGNED),   COLUMN(tdm_trace_used_row, time_ns, SIGNED),
+    COLUMN(tdm_trace_used_row, place, PLACE),   COLUMN(tdm_trace_used_row, used_bytes, COUNT),
+    COLUMN(tdm_trace_used_row, arenas, NUMBER), {0}};
 static const struct tdm_column buffer_columns[] = {
     COLUMN(tdm_trace_touched_row, buffer, NUMBER),
     COLUMN(tdm_trace_touched_row, name, CHARS),

@@ -22,6 +22,7 @@
  *   copy_seconds           fixed time of a copy
  *   pinned_bytes_per_second  rate of allocating pinned host memory; optional
  *   peer_bytes_per_second  between two GPUs of one node (computer), one way; optional
+ *   peer_seconds           fixed time of an op that ranks run together; optional: launch_seconds
  *   network_bytes_per_second  between two GPUs of different nodes while all send, one way;
  *                             optional
  *   node_bytes_per_second  in a schedule of ranks in several nodes: between two GPUs of one node;
@@ -78,6 +79,7 @@ static const char *const keys[] = {
     "copy_seconds",
     "pinned_bytes_per_second",
     "peer_bytes_per_second",
+    "peer_seconds",
     "network_bytes_per_second",
     "node_bytes_per_second",
     "gpus_per_node",
@@ -222,6 +224,7 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
     built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
+    built->peer_seconds = tdm_json_number_or(&reader, "peer_seconds", 0, 1, built->launch_seconds);
     built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);
     built->node_rate = tdm_json_number_or(&reader, "node_bytes_per_second", 1, 1e21, 0);
     built->gpus_per_node = tdm_json_count_or(&reader, "gpus_per_node", 1, GPUS_LIMIT, 0);

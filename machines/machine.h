@@ -31,6 +31,7 @@ struct tdm_machine {
     double rate[TDM_RATES]; /* the largest of each table */
     double peak_flops;      /* dense bf16 tensor peak, for MFU */
     double peer_rate;       /* bytes/s between two GPUs of a node, one way; 0: not known */
+    double peer_seconds;    /* fixed time of a team op, beside its bytes */
     double network_rate;    /* bytes/s between two GPUs of different nodes, one way; 0: not known */
     double node_rate;       /* where peer_rate is the network's: that of a node; 0: it is not */
     uint64_t gpus_per_node; /* GPUs connected by more than the network; 0: not known */

@@ -25,6 +25,7 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
                                               "server",
                                               "pinned_bytes_per_second",
                                               "peer_bytes_per_second",
+                                              "peer_seconds",
                                               "network_bytes_per_second",
                                               "gpus_per_node",
                                               "places",
@@ -167,6 +168,9 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     fprintf(out, "%-22s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
     fprintf(out, "%-22s %s and its bytes\n", "a copy",
             tdm_format_seconds(machine->copy_seconds, text));
+    if (json_object_get(machine->description, "peer_seconds") != NULL)
+        fprintf(out, "%-22s %s and its bytes\n", "an op of all ranks",
+                tdm_format_seconds(machine->peer_seconds, text));
     const struct tdm_topology *topology = &machine->topology;
     for (uint32_t i = TDM_LINKS; i < topology->link_count; i++) {
         const struct tdm_link *link = &topology->links[i];

@@ -55,6 +55,10 @@ static const struct kind kinds[TDM_RATES] = {
           TDM_RATE_ATTENTION_FORWARD_SHARE),
     SHARE(TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE, "narrow_attention_backward_share",
           TDM_RATE_ATTENTION_BACKWARD_SHARE),
+    SHARE(TDM_RATE_NARROW_ATTENTION_FORWARD_VISITS_SHARE, "narrow_attention_forward_visits_share",
+          TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE),
+    SHARE(TDM_RATE_NARROW_ATTENTION_BACKWARD_VISITS_SHARE, "narrow_attention_backward_visits_share",
+          TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE),
     SHARE(TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE, "product_grad_weight_share",
           TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE),
     SHARE(TDM_RATE_NORM_GRAD_SHARE, "norm_grad_share", TDM_RATE_NORM_GRAD_SHARE),
@@ -137,6 +141,16 @@ static const struct kind kinds[TDM_RATES] = {
     SHARE(TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE, "narrow_attention_backward_later_share",
           TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE),
     SHARE(TDM_RATE_HEAD_TILE_SHARE, "head_tile_share", TDM_RATE_HEAD_TILE_SHARE),
+    RATE(TDM_RATE_FP32_PRODUCT, "fp32_product_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_FP32_PRODUCT_GRAD_INPUT, "fp32_product_grad_input_flops_per_second",
+         TDM_RATE_FP32_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_FP32_PRODUCT_GRAD_WEIGHT, "fp32_product_grad_weight_flops_per_second",
+         TDM_RATE_FP32_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_FP32_HEAD, "fp32_head_flops_per_second", TDM_RATE_FP32_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_FP32_ATTENTION_FORWARD, "fp32_attention_forward_flops_per_second",
+         TDM_RATE_ATTENTION_FORWARD, "keys"),
+    RATE(TDM_RATE_FP32_ATTENTION_BACKWARD, "fp32_attention_backward_flops_per_second",
+         TDM_RATE_ATTENTION_BACKWARD, "keys"),
     RATE(TDM_RATE_ZERO, "zero_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_EMBED, "embed_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_SORT_TOKENS, "sort_tokens_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
@@ -180,6 +194,11 @@ bool tdm_rate_is_share(enum tdm_rate rate)
 bool tdm_rate_is_refined(enum tdm_rate rate)
 {
     return rate >= TDM_RATE_PRODUCT_Q && rate <= TDM_RATE_HEAD_TILE_SHARE;
+}
+
+bool tdm_rate_is_fp32(enum tdm_rate rate)
+{
+    return rate >= TDM_RATE_FP32_PRODUCT && rate <= TDM_RATE_FP32_ATTENTION_BACKWARD;
 }
 
 double tdm_rate_at(const struct tdm_rate_table *table, double size)

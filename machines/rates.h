@@ -46,6 +46,8 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD,
     TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_VISITS_SHARE,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_VISITS_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
     /* Refined rates. If one of these is described, it is used, with its share, instead of its
@@ -98,6 +100,13 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE,
     TDM_RATE_HEAD_TILE_SHARE, /* by the tokens of a tile; never falls with them */
+    /* Products, attention and LM head of fp32 values, which other kernels of a card compute. */
+    TDM_RATE_FP32_PRODUCT,
+    TDM_RATE_FP32_PRODUCT_GRAD_INPUT,
+    TDM_RATE_FP32_PRODUCT_GRAD_WEIGHT,
+    TDM_RATE_FP32_HEAD,
+    TDM_RATE_FP32_ATTENTION_FORWARD, /* by keys */
+    TDM_RATE_FP32_ATTENTION_BACKWARD,
     /* Memory-bound ops, by bytes. */
     TDM_RATE_ZERO,
     TDM_RATE_EMBED,
@@ -150,6 +159,9 @@ const char *tdm_rate_size_name(enum tdm_rate rate);
 bool tdm_rate_is_refined(enum tdm_rate rate);
 /* Is it a share of another rate, without a unit? */
 bool tdm_rate_is_share(enum tdm_rate rate);
+
+/* Is it a rate of fp32 values? */
+bool tdm_rate_is_fp32(enum tdm_rate rate);
 
 /* Reads the member `rates` of a description; only rates with substitutes may be missing. A rate is
  * a number or a list of points [[size, rate], ...]. Errors go to the reader, with file and

@@ -170,7 +170,9 @@ static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm
                                 run->space.schedule->machine->topology.places[place].runtime_bytes;
     }
     struct tdm_error reason;
-    if (check && !run->space.pins->unchecked)
+    if (!within(run, used_bytes))
+        status = tdm_fail(&reason, TDM_INTERNAL, "it does not fit");
+    else if (check && !run->space.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
     if (status == TDM_OK) /* complete packing changes offsets, and with them waits */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);

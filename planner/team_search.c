@@ -63,23 +63,29 @@ static void drop(struct tdm_objective_found *found)
     *found = (struct tdm_objective_found){0};
 }
 
+/* Is each rank within the limits of its schedule? */
+static bool is_within(const struct tdm_program *program)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    bool within = true;
+    for (uint32_t i = 0; i < schedule->machine->topology.place_count; i++) {
+        const enum tdm_place place = (enum tdm_place)i;
+        within =
+            within && tdm_program_used_bytes(program, place) <= tdm_schedule_limit(schedule, place);
+    }
+    return within;
+}
+
 /* Lowers and simulates a schedule of several ranks. *fits: each rank is within the limits. */
 static enum tdm_status simulate(const struct tdm_schedule *schedule,
                                 struct tdm_simulation *simulation, bool *fits,
                                 struct tdm_error *err)
 {
-    const struct tdm_topology *topology = &schedule->machine->topology;
     struct tdm_program *program;
     enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
     if (status != TDM_OK)
         return status;
-    *fits = true;
-    for (uint32_t place = 0; place < topology->place_count; place++) {
-        uint64_t shared = tdm_size_mul(program->arena_bytes[place],
-                                       tdm_schedule_sharers(schedule, (enum tdm_place)place));
-        *fits = *fits && tdm_size_add(shared, topology->places[place].runtime_bytes) <=
-                             tdm_schedule_limit(schedule, (enum tdm_place)place);
-    }
+    *fits = is_within(program);
     if (*fits)
         status = tdm_simulate(program, NULL, NULL, simulation, err);
     tdm_program_free(program);
@@ -506,13 +512,30 @@ static void set_bound(struct tdm_objective_found *found, double seconds)
     search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
 }
 
-static enum tdm_status validate(const struct tdm_schedule *schedule, struct tdm_error *err)
+/* Is a program the one that was simulated, by its ops and its memory? */
+static bool is_simulated(const struct tdm_program *program, const struct tdm_simulation *simulation)
+{
+    bool same = program->op_count == simulation->op_count;
+    for (uint32_t i = 0; i < program->schedule->machine->topology.place_count; i++)
+        same = same &&
+               tdm_program_used_bytes(program, (enum tdm_place)i) == simulation->used_peak_bytes[i];
+    return same;
+}
+
+/* Validates the schedule as its file will be lowered: the search changes its choices and simulates
+ * them in turns, and could leave others than those that it reports. */
+static enum tdm_status validate(const struct tdm_objective_found *found, struct tdm_error *err)
 {
     struct tdm_program *program;
-    enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
+    enum tdm_status status = tdm_program_lower_sample(found->schedule, &program, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_program_validate(program, program->arena_bytes, err);
+    if (!is_simulated(program, &found->search.simulation))
+        status = tdm_fail(err, TDM_INTERNAL, "the schedule found is not the one simulated");
+    else if (!is_within(program))
+        status = tdm_fail(err, TDM_INTERNAL, "the schedule found does not fit");
+    else
+        status = tdm_program_validate(program, program->arena_bytes, err);
     tdm_program_free(program);
     return status;
 }
@@ -559,8 +582,8 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     if (status == TDM_OK && found->schedule != NULL)
         set_bound(found, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)
-        status = found->schedule == NULL ? tdm_team_nothing_fits(request, err)
-                                         : validate(found->schedule, err);
+        status =
+            found->schedule == NULL ? tdm_team_nothing_fits(request, err) : validate(found, err);
     if (status != TDM_OK)
         drop(found);
     return status;

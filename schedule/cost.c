@@ -144,6 +144,27 @@ static void team_cost(const struct tdm_program *program, struct tdm_op *op)
     }
 }
 
+/* Does an op multiply fp32 values? Kernels for tensor cores take bf16 only. */
+static bool is_fp32(const struct tdm_program *program, const struct tdm_op *op)
+{
+    const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
+    const bool activations = dtypes->activations == TDM_DTYPE_FP32;
+    switch (tdm_op_type(op->kind)->rate) {
+    case TDM_RATE_PRODUCT:
+    case TDM_RATE_PRODUCT_GRAD_INPUT:
+        return activations || dtypes->weights == TDM_DTYPE_FP32;
+    case TDM_RATE_PRODUCT_GRAD_WEIGHT:
+        return activations;
+    case TDM_RATE_HEAD:
+        return activations || dtypes->weights == TDM_DTYPE_FP32 || dtypes->logits == TDM_DTYPE_FP32;
+    case TDM_RATE_ATTENTION_FORWARD:
+    case TDM_RATE_ATTENTION_BACKWARD:
+        return activations || dtypes->kv == TDM_DTYPE_FP32;
+    default:
+        return false;
+    }
+}
+
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
 {
     const struct tdm_op_type *type = tdm_op_type(op->kind);
@@ -155,6 +176,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->head_dim = 0;
     op->in_node = op->gathers = op->by_lists = op->visits = false;
     op->fetched_bytes = op->sent_bytes = 0;
+    op->fp32 = is_fp32(program, op);
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
     if (type->sight != TDM_SIGHT_NONE) {
@@ -186,7 +208,29 @@ double tdm_model_flops(const struct tdm_schedule *schedule)
     return schedule->pass == TDM_EVALUATE ? forward : 3.0 * forward;
 }
 
-enum tdm_rate tdm_op_rate(const struct tdm_op *op)
+/* The rate of fp32 values beside that of bf16. */
+static enum tdm_rate fp32_rate(enum tdm_rate rate)
+{
+    switch (rate) {
+    case TDM_RATE_PRODUCT:
+        return TDM_RATE_FP32_PRODUCT;
+    case TDM_RATE_PRODUCT_GRAD_INPUT:
+        return TDM_RATE_FP32_PRODUCT_GRAD_INPUT;
+    case TDM_RATE_PRODUCT_GRAD_WEIGHT:
+        return TDM_RATE_FP32_PRODUCT_GRAD_WEIGHT;
+    case TDM_RATE_HEAD:
+        return TDM_RATE_FP32_HEAD;
+    case TDM_RATE_ATTENTION_FORWARD:
+        return TDM_RATE_FP32_ATTENTION_FORWARD;
+    case TDM_RATE_ATTENTION_BACKWARD:
+        return TDM_RATE_FP32_ATTENTION_BACKWARD;
+    default:
+        return rate;
+    }
+}
+
+/* The rate of an op, as if its values were bf16. */
+static enum tdm_rate bf16_rate(const struct tdm_op *op)
 {
     bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
     if (op->kind == TDM_OP_OPTIMIZER) { /* rounded: it has moments but no master */
@@ -202,6 +246,11 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
     if (op->kind == TDM_OP_ATTENTION_GRAD && narrow)
         return TDM_RATE_NARROW_ATTENTION_BACKWARD;
     return tdm_op_type(op->kind)->rate;
+}
+
+enum tdm_rate tdm_op_rate(const struct tdm_op *op)
+{
+    return op->fp32 ? fp32_rate(tdm_op_type(op->kind)->rate) : bf16_rate(op);
 }
 
 /* The refined rate of a part. `of_q`: that of TDM_PART_Q, for a kind of product. */
@@ -223,9 +272,10 @@ static enum tdm_rate part_rate(enum tdm_rate kind, enum tdm_rate of_q, enum tdm_
     }
 }
 
-enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op)
+/* The refined rate of an op, as if its values were bf16. */
+static enum tdm_rate refined_bf16_rate(const struct tdm_op *op)
 {
-    enum tdm_rate rate = tdm_op_rate(op);
+    enum tdm_rate rate = bf16_rate(op);
     int later = op->keys > op->tokens + 1; /* tdm_op_cost() adds one */
     switch (rate) {
     case TDM_RATE_PRODUCT:
@@ -247,6 +297,11 @@ enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op)
     default:
         return rate;
     }
+}
+
+enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op)
+{
+    return op->fp32 ? tdm_op_rate(op) : refined_bf16_rate(op);
 }
 
 enum tdm_rate tdm_rate_share(enum tdm_rate rate)
@@ -327,6 +382,16 @@ static double link_seconds(const struct tdm_machine *machine, const struct tdm_o
     return (double)tdm_op_link_bytes(op) / rate;
 }
 
+/* Seconds of a team op once all ranks are ready. An all-to-all also puts the heads of each rank in
+ * their places, which the others do on the way. */
+static double team_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    double seconds = machine->peer_seconds + link_seconds(machine, op);
+    if (op->kind == TDM_OP_ALL_TO_ALL)
+        seconds += (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
+    return seconds;
+}
+
 /* The share of the rate of dense attention that an attention of a special kind reaches; TDM_RATES:
  * all of it. */
 static enum tdm_rate attention_share(const struct tdm_op *op)
@@ -335,10 +400,23 @@ static enum tdm_rate attention_share(const struct tdm_op *op)
     if (op->by_lists)
         return forward ? TDM_RATE_ATTENTION_FORWARD_LISTS_SHARE
                        : TDM_RATE_ATTENTION_BACKWARD_LISTS_SHARE;
+    if (op->visits && op->head_dim <= TDM_NARROW_HEAD_DIM)
+        return forward ? TDM_RATE_NARROW_ATTENTION_FORWARD_VISITS_SHARE
+                       : TDM_RATE_NARROW_ATTENTION_BACKWARD_VISITS_SHARE;
     if (op->visits)
         return forward ? TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE
                        : TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE;
     return TDM_RATES;
+}
+
+/* The rate that a machine describes for an op. Where it has none of fp32, those of bf16 hold. */
+static enum tdm_rate described_rate(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    enum tdm_rate rate = tdm_op_rate(op);
+    if (op->fp32 && tdm_rate_is_fp32(machine->table[rate].of))
+        return rate;
+    rate = refined_bf16_rate(op);
+    return machine->table[rate].of == rate ? rate : bf16_rate(op);
 }
 
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
@@ -346,17 +424,15 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
         return machine->copy_seconds + link_seconds(machine, op);
     if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
-        return machine->launch_seconds + link_seconds(machine, op);
-    enum tdm_rate kind = tdm_op_refined_rate(op);
-    if (machine->table[kind].of != kind) /* the machine does not describe it */
-        kind = tdm_op_rate(op);
+        return team_seconds(machine, op);
+    const enum tdm_rate kind = described_rate(machine, op);
     enum tdm_rate share = tdm_rate_share(kind);
     const struct tdm_rate_table *table = &machine->table[kind];
     double rate = tdm_rate_at(table, tdm_op_size(op, table->of));
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
     share = attention_share(op);
-    if (share != TDM_RATES)
+    if (share != TDM_RATES && !tdm_rate_is_fp32(kind)) /* kernels for fp32 are one for all kinds */
         rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
     double seconds = tdm_op_work(op) / rate;
     /* products and attention: operands pass through memory at least once */

@@ -34,9 +34,11 @@ static enum tdm_status check_ranks(const struct tdm_program *program, struct tdm
         has[program->chunks[chunk].rank] = true;
     for (uint32_t rank = 0; rank < program->ranks; rank++)
         if (!has[rank]) {
-            tdm_fail(err, TDM_INPUT, "%u chunks of %llu tokens leave rank %u of %u without work",
-                     program->chunk_count, (unsigned long long)program->schedule->chunk_tokens,
-                     rank, program->ranks);
+            const bool one = program->chunk_count == 1;
+            tdm_fail(err, TDM_INPUT, "%u chunk%s of %llu tokens leave%s rank %u of %u without work",
+                     program->chunk_count, one ? "" : "s",
+                     (unsigned long long)program->schedule->chunk_tokens, one ? "s" : "", rank,
+                     program->ranks);
             return tdm_hint(err, "use smaller chunks (--set chunk=N) or fewer ranks (--ranks)");
         }
     return TDM_OK;
@@ -315,6 +317,14 @@ static enum tdm_status lower(const struct tdm_schedule *schedule,
     }
     *out = program;
     return TDM_OK;
+}
+
+uint64_t tdm_program_used_bytes(const struct tdm_program *program, enum tdm_place place)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    const uint64_t arenas =
+        tdm_size_mul(program->arena_bytes[place], tdm_schedule_sharers(schedule, place));
+    return tdm_size_add(arenas, schedule->machine->topology.places[place].runtime_bytes);
 }
 
 /* Lowers for the schedule's own limits. */

@@ -45,6 +45,10 @@ enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sin
 
 void tdm_program_free(struct tdm_program *program);
 
+/* Bytes that a step uses of the memory of a place: the arenas of all ranks in that memory, and what
+ * the runtime takes there. */
+uint64_t tdm_program_used_bytes(const struct tdm_program *program, enum tdm_place place);
+
 /* What a slot of a resident buffer holds before the first step. */
 struct tdm_tag tdm_program_initial(const struct tdm_program *program,
                                    const struct tdm_buffer *buffer, uint32_t slot);

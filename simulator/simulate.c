@@ -211,10 +211,7 @@ enum tdm_status tdm_simulator_finish(struct tdm_simulator *s, struct tdm_simulat
     for (uint32_t place = 0; place < s->topology->place_count; place++) {
         uint64_t runtime = s->topology->places[place].runtime_bytes;
         result.arena_bytes[place] = s->program->arena_bytes[place];
-        result.used_peak_bytes[place] =
-            s->program->arena_bytes[place] *
-                tdm_schedule_sharers(s->program->schedule, (enum tdm_place)place) +
-            runtime;
+        result.used_peak_bytes[place] = tdm_program_used_bytes(s->program, (enum tdm_place)place);
         result.peak_categories[place][TDM_RUNTIME] = runtime;
         result.category_peaks[place][TDM_RUNTIME] = runtime;
     }

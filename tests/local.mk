@@ -179,6 +179,10 @@ plan_cases = tests/support/plan_cases.c tests/support/plan_cases.h tests/support
 cmocka_tests += tests/planner/property_plans
 tests_planner_property_plans_SOURCES = tests/planner/property_plans.c $(plan_cases)
 
+# What plans say, against what their files give.
+cmocka_tests += tests/planner/property_teams
+tests_planner_property_teams_SOURCES = tests/planner/property_teams.c $(random_schedule)
+
 # What it finds, against exhaustive search.
 cmocka_tests += tests/planner/property_search
 tests_planner_property_search_SOURCES = tests/planner/property_search.c $(random_schedule)
@@ -195,6 +199,15 @@ tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c comman
 	commands/run_progress.h \
 	$(random_schedule)
 tests_executor_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
+
+# What drivers report of devices that ranks share.
+cmocka_tests += tests/executor/unit_shared_devices
+tests_executor_unit_shared_devices_SOURCES = tests/executor/unit_shared_devices.c \
+	commands/run_progress.c commands/run_progress.h $(random_schedule)
+
+# What a calibration keeps of a shipped machine.
+cmocka_tests += tests/executor/unit_calibrate
+tests_executor_unit_calibrate_SOURCES = tests/executor/unit_calibrate.c
 
 # How often a run lowers and simulates.
 cmocka_tests += tests/executor/unit_readings
@@ -417,6 +430,7 @@ long_tests += \
 	tests/planner/failed-allocations \
 	tests/planner/property_plans \
 	tests/planner/property_search \
+	tests/planner/property_teams \
 	tests/executor/property_selectors \
 	tests/reference/finite_differences_test \
 	tests/commands/unit_answers \
@@ -512,8 +526,8 @@ check-all:
 PROPERTY = tests/executor/property_gradients tests/executor/property_evaluation tests/executor/property_order \
 	tests/executor/property_documents tests/executor/property_gather tests/methods/property_keys \
 	tests/executor/property_memory \
-	tests/planner/property_plans tests/planner/property_search tests/executor/property_ranks \
-	tests/executor/property_selectors
+	tests/planner/property_plans tests/planner/property_search tests/planner/property_teams \
+	tests/executor/property_ranks tests/executor/property_selectors
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_LONG=1 TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \

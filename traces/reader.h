@@ -193,6 +193,7 @@ struct tdm_trace_rank_row {
     uint64_t received_bytes, sent_bytes; /* from and to other ranks */
     struct tdm_trace_rank_times predicted, measured;
     uint64_t used_bytes; /* most of the device that its driver reported; 0: unknown */
+    uint32_t arenas;     /* on it, of as many ranks; 0: unknown */
 };
 enum tdm_status tdm_trace_read_ranks(struct tdm_trace_reader *reader, int64_t program, int64_t step,
                                      struct tdm_trace_rank_row **rows, size_t *count,
@@ -257,6 +258,7 @@ struct tdm_trace_used_row {
     int64_t step, time_ns; /* from the start of the run */
     enum tdm_place place;
     uint64_t used_bytes;
+    uint32_t arenas; /* in that memory, of as many ranks of the process */
 };
 enum tdm_status tdm_trace_read_used(struct tdm_trace_reader *reader, int64_t program, int64_t step,
                                     struct tdm_trace_used_row **rows, size_t *count,

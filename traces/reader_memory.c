@@ -185,11 +185,12 @@ static void take_used(struct tdm_query *query, void *row)
     used->time_ns = tdm_query_integer(query, 1);
     used->place = tdm_query_place(query, 2);
     used->used_bytes = tdm_query_count(query, 3);
+    used->arenas = tdm_query_number(query, 4);
 }
 
-#define SELECT_USED                                                                             \
-    "SELECT step, time_ns, place, used_bytes FROM used_memory WHERE run = ?1 AND program = ?2 " \
-    "AND rank = ?4"
+#define SELECT_USED                                                                    \
+    "SELECT step, time_ns, place, used_bytes, arenas FROM used_memory WHERE run = ?1 " \
+    "AND program = ?2 AND rank = ?4"
 
 enum tdm_status tdm_trace_read_used(struct tdm_trace_reader *reader, int64_t program, int64_t step,
                                     struct tdm_trace_used_row **rows, size_t *count,

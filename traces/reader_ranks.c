@@ -85,23 +85,30 @@ static void take_rank(struct tdm_query *query, void *row)
     rank->received_bytes = tdm_query_count(query, 3);
     rank->sent_bytes = tdm_query_count(query, 4);
     rank->used_bytes = tdm_query_count(query, 5);
-    rank->predicted = (struct tdm_trace_rank_times){.step_seconds = tdm_query_real(query, 6),
-                                                    .compute_seconds = tdm_query_real(query, 7),
-                                                    .team_seconds = tdm_query_real(query, 8)};
-    rank->measured = (struct tdm_trace_rank_times){.step_seconds = tdm_query_real(query, 9),
-                                                   .compute_seconds = tdm_query_real(query, 10),
-                                                   .team_seconds = tdm_query_real(query, 11)};
+    rank->arenas = tdm_query_number(query, 6);
+    rank->predicted = (struct tdm_trace_rank_times){.step_seconds = tdm_query_real(query, 7),
+                                                    .compute_seconds = tdm_query_real(query, 8),
+                                                    .team_seconds = tdm_query_real(query, 9)};
+    rank->measured = (struct tdm_trace_rank_times){.step_seconds = tdm_query_real(query, 10),
+                                                   .compute_seconds = tdm_query_real(query, 11),
+                                                   .team_seconds = tdm_query_real(query, 12)};
 }
 
-#define SELECT_RANKS(condition)                                                      \
-    "SELECT p.rank, p.ops, p.copied_bytes, p.received_bytes, p.sent_bytes, "         \
-    "(SELECT max(used_bytes) FROM used_memory WHERE run = ?1 AND program = ?2 "      \
-    "AND place = 'device' AND rank = p.rank " condition "), "                        \
-    "p.step_seconds, p.compute_seconds, p.team_seconds, m.step, m.compute, m.team "  \
-    "FROM predicted_rank AS p LEFT JOIN (SELECT rank, avg(step_seconds) AS step, "   \
-    "avg(compute_seconds) AS compute, avg(team_seconds) AS team FROM measured_rank " \
-    "WHERE run = ?1 AND program = ?2 " condition " GROUP BY rank) AS m "             \
-    "ON m.rank = p.rank WHERE p.program = ?2 ORDER BY p.rank"
+#define OF_DEVICE(column, condition)                                            \
+    "(SELECT max(" column ") FROM used_memory WHERE run = ?1 AND program = ?2 " \
+    "AND place = 'device' AND rank = p.rank " condition ")"
+
+#define SELECT_RANKS(condition)                                                                                               \
+    "SELECT p.rank, p.ops, p.copied_bytes, p.received_bytes, p.sent_bytes, " OF_DEVICE(                                       \
+        "used_bytes",                                                                                                         \
+        condition) ", " OF_DEVICE("arenas",                                                                                   \
+                                  condition) ", "                                                                             \
+                                             "p.step_seconds, p.compute_seconds, p.team_seconds, m.step, m.compute, m.team "  \
+                                             "FROM predicted_rank AS p LEFT JOIN (SELECT rank, avg(step_seconds) AS step, "   \
+                                             "avg(compute_seconds) AS compute, avg(team_seconds) AS team FROM measured_rank " \
+                                             "WHERE run = ?1 AND program = ?2 " condition                                     \
+                                             " GROUP BY rank) AS m "                                                          \
+                                             "ON m.rank = p.rank WHERE p.program = ?2 ORDER BY p.rank"
 
 /* Takes the waits out of the time of the team ops. */
 static void part_waits(struct tdm_trace_rank_row *rank, const struct tdm_trace_rank_wait *waits,

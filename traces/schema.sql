@@ -207,6 +207,7 @@ CREATE TABLE used_memory ( -- what the driver reports, or the system of the proc
     time_ns    INTEGER NOT NULL, -- from the begin of the run
     place      TEXT NOT NULL,
     used_bytes INTEGER NOT NULL,
+    arenas     INTEGER NOT NULL, -- in that memory, of as many ranks of the process
     FOREIGN KEY (run, program, step) REFERENCES reached (run, program, step)
 ) STRICT;
 

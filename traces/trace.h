@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 7
+#define TDM_TRACE_VERSION 8
 
 /* Batches in the pool shared by the run and the thread: so many, and one more for each rank after
  * the first, up to the most. */
@@ -61,6 +61,7 @@ struct tdm_trace_used {
     int64_t time_ns; /* from the start of the run */
     enum tdm_place place;
     uint64_t used_bytes;
+    uint32_t arenas; /* in that memory: of as many ranks of the process */
 };
 
 /* The longest name of a text to evaluate on, with its 0; the name of one that nobody named. */

@@ -59,7 +59,7 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_USED] = "INSERT INTO used_memory VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_USED] = "INSERT INTO used_memory VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 };
 
 struct tdm_trace {
@@ -185,9 +185,10 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
     }
     for (size_t i = 0; i < batch->used_count && status == TDM_OK; i++) {
         const struct tdm_trace_used *row = &batch->used[i];
-        status = INSERT(
-            trace, INSERT_USED, err, run, program, step, rank, tdm_integer(row->time_ns),
-            tdm_text(tdm_place_name(&trace->topology, row->place)), tdm_count(row->used_bytes));
+        status =
+            INSERT(trace, INSERT_USED, err, run, program, step, rank, tdm_integer(row->time_ns),
+                   tdm_text(tdm_place_name(&trace->topology, row->place)),
+                   tdm_count(row->used_bytes), tdm_count(row->arenas));
     }
     return status;
 }

@@ -483,7 +483,7 @@ static void write_trace(const char *path, uint64_t steps)
         for (size_t i = 0; i < batch->observed_count; i++)
             batch->observed[i] =
                 (struct tdm_values_change){i * 100, TDM_DEVICE, TDM_KV, i == 1 ? 123456789 : 1000};
-        batch->used[batch->used_count++] = (struct tdm_trace_used){5, TDM_HOST, 777 + step};
+        batch->used[batch->used_count++] = (struct tdm_trace_used){5, TDM_HOST, 777 + step, 1};
         tdm_trace_send(recording.trace, batch);
     }
     assert_int_equal(tdm_trace_close(recording.trace, "finished", NULL), TDM_OK);

@@ -302,22 +302,31 @@ static enum tdm_status compare_visits(void *self, const struct tdm_item *item,
         (item->op->kind != TDM_OP_ATTENTION && item->op->kind != TDM_OP_ATTENTION_GRAD))
         return TDM_OK;
     const struct tdm_op *op = item->op;
-    const double share = !op->visits ? 1 : op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
-    assert_true(fabs(share * tdm_op_seconds(ops->with, op) / tdm_op_seconds(ops->without, op) - 1) <
-                1e-9);
+    for (uint32_t head_dim = 64; head_dim <= 128; head_dim += 64) {
+        struct tdm_op with_heads = *op;
+        double share = !op->visits ? 1 : op->kind == TDM_OP_ATTENTION ? 0.5 : 0.25;
+        share *= op->visits && head_dim == 64 ? 1.5 : 1;
+        with_heads.head_dim = head_dim;
+        assert_true(fabs(share * tdm_op_seconds(ops->with, &with_heads) /
+                             tdm_op_seconds(ops->without, &with_heads) -
+                         1) < 1e-9);
+    }
     assert_true(op->visits == (op->access[TDM_ATTENTION_KV].before.chunk != op->chunk));
     ops->of_lists += op->visits;
     ops->others += !op->visits;
     return TDM_OK;
 }
 
-/* In rings of ranks attention between a chunk and another takes a share of the dense rate. */
+/* In rings of ranks attention between a chunk and another takes a share of the dense rate, another
+ * with narrow heads. */
 static void test_visits(void **state)
 {
     (void)state;
     struct tdm_machine *with = made_up(), *without = made_up();
     with->table[TDM_RATE_ATTENTION_FORWARD_VISITS_SHARE].rate[0] = 0.5;
     with->table[TDM_RATE_ATTENTION_BACKWARD_VISITS_SHARE].rate[0] = 0.25;
+    with->table[TDM_RATE_NARROW_ATTENTION_FORWARD_VISITS_SHARE].rate[0] = 0.75;
+    with->table[TDM_RATE_NARROW_ATTENTION_BACKWARD_VISITS_SHARE].rate[0] = 0.375;
     for (int queries = 0; queries < 2; queries++) {
         struct list_ops ops = {.with = with, .without = without};
         struct tdm_schedule *schedule;
@@ -333,6 +342,88 @@ static void test_visits(void **state)
     }
     tdm_machine_free(with);
     tdm_machine_free(without);
+}
+
+struct fp32_ops {
+    const struct tdm_machine *with, *without; /* rates of fp32 */
+    struct tdm_rate_fit *fit;
+    uint64_t of_fp32, multiply;
+};
+
+/* The made-up rate of fp32, which is the same for all sizes. */
+#define OF_FP32 1e11
+
+static enum tdm_status compare_fp32(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct fp32_ops *ops = self;
+    if (item->kind != TDM_RUN)
+        return TDM_OK;
+    const double seconds = tdm_op_seconds(ops->with, item->op);
+    struct tdm_op as_bf16 = *item->op;
+    as_bf16.fp32 = false;
+    if (item->op->fp32)
+        assert_true(fabs(seconds * OF_FP32 / (double)item->op->flops - 1) < 1e-9);
+    assert_true(tdm_op_seconds(ops->without, item->op) == /* bf16 stands in */
+                tdm_op_seconds(ops->without, &as_bf16));
+    ops->of_fp32 += item->op->fp32;
+    ops->multiply += item->op->flops > 0;
+    return tdm_rate_fit_add(ops->fit, item->op, seconds, err);
+}
+
+/* Products, attention and LM head of fp32 values have rates of their own, which are fitted to
+ * them. */
+static void test_fp32(void **state)
+{
+    (void)state;
+    struct tdm_machine *with = made_up(), *without = made_up();
+    struct fp32_ops ops = {.with = with, .without = without};
+    static struct tdm_rate_table tables[TDM_RATES];
+    bool known[TDM_RATES];
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        if (tdm_rate_is_fp32((enum tdm_rate)i)) {
+            with->table[i] = (struct tdm_rate_table){.of = (enum tdm_rate)i};
+            tdm_rate_add(&with->table[i], 1, OF_FP32);
+        }
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program = lower(2048, 512, &schedule);
+        if (fp32) {
+            tdm_program_free(program);
+            schedule->dtypes.activations = schedule->dtypes.kv = TDM_DTYPE_FP32;
+            assert_int_equal(tdm_program_lower(schedule, &program, NULL), TDM_OK);
+        }
+        ops.of_fp32 = ops.multiply = 0;
+        assert_int_equal(tdm_rate_fit_new(&ops.fit, NULL), TDM_OK);
+        assert_int_equal(tdm_program_emit(program, compare_fp32, &ops, NULL), TDM_OK);
+        assert_true(ops.multiply > 0);
+        assert_int_equal(ops.of_fp32, fp32 ? ops.multiply : 0);
+        tdm_rate_fit_tables(ops.fit, false, tables, known);
+        for (unsigned i = 0; i < TDM_RATES; i++)
+            if (tdm_rate_is_fp32((enum tdm_rate)i)) {
+                assert_int_equal(known[i], fp32);
+                assert_true(!fp32 || fabs(tdm_rate_most(&tables[i]) / OF_FP32 - 1) < 1e-9);
+            }
+        assert_true(known[TDM_RATE_PRODUCT] == !fp32);
+        tdm_rate_fit_free(ops.fit);
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    tdm_machine_free(with);
+    tdm_machine_free(without);
+}
+
+/* A team op takes its fixed time, and what its bytes take. */
+static void test_peer_seconds(void **state)
+{
+    (void)state;
+    struct tdm_machine *slow = made_up(), *fast = made_up();
+    const struct tdm_op op = {
+        .kind = TDM_OP_GATHER, .lane = TDM_LANE_PEER, .link = TDM_LINK_PEER, .fetched_bytes = 1000};
+    assert_true(fast->peer_seconds == fast->launch_seconds); /* its default */
+    slow->peer_seconds = fast->peer_seconds + 3;
+    assert_true(fabs(tdm_op_seconds(slow, &op) - tdm_op_seconds(fast, &op) - 3) < 1e-9);
+    tdm_machine_free(slow);
+    tdm_machine_free(fast);
 }
 
 /* Attention over lists takes a share of the dense rate, and no rate is fitted to it. */
@@ -397,10 +488,16 @@ static void test_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rates_come_back), cmocka_unit_test(test_correction),
-        cmocka_unit_test(test_refined),         cmocka_unit_test(test_time_does_not_fall),
-        cmocka_unit_test(test_head_share),      cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_visits),          cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_rates_come_back),
+        cmocka_unit_test(test_correction),
+        cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_peer_seconds),
+        cmocka_unit_test(test_refined),
+        cmocka_unit_test(test_time_does_not_fall),
+        cmocka_unit_test(test_head_share),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_visits),
+        cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

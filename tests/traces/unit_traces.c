@@ -255,7 +255,7 @@ static void fill_batch(struct tdm_trace_batch *batch, int64_t program, uint64_t 
     batch->arenas[batch->arena_count++] =
         (struct tdm_trace_arena){TDM_DEVICE, 5000, 4000 + step, 4500 + step};
     batch->used[batch->used_count++] =
-        (struct tdm_trace_used){(int64_t)step * 1000, TDM_HOST, 123456 + step};
+        (struct tdm_trace_used){(int64_t)step * 1000, TDM_HOST, 123456 + step, 1};
 }
 
 static enum tdm_status send_step(struct tdm_trace *trace, int64_t program, uint64_t step,
@@ -1316,7 +1316,7 @@ static void send_rank(struct tdm_trace *trace, int64_t program, uint64_t step, u
         (struct tdm_values_change){0, TDM_DEVICE, TDM_KV, 1000 + rank};
     batch->arenas[batch->arena_count++] =
         (struct tdm_trace_arena){TDM_DEVICE, 5000, 4000 + rank, 4500};
-    batch->used[batch->used_count++] = (struct tdm_trace_used){10, TDM_DEVICE, 7000 + rank};
+    batch->used[batch->used_count++] = (struct tdm_trace_used){10, TDM_DEVICE, 7000 + rank, 1};
     tdm_trace_send(trace, batch);
 }
 
