@@ -152,6 +152,14 @@ static void free_log(struct tdm_log *log)
     free(log);
 }
 
+static enum tdm_status sync_names(const char *directory, struct tdm_error *err)
+{
+    int reason = tdm_directory_sync(directory);
+    if (reason == 0)
+        reason = tdm_directory_sync_parent(directory);
+    return reason == 0 ? TDM_OK : tdm_file_failed(directory, reason, err);
+}
+
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **out, struct tdm_error *err)
 {
@@ -177,6 +185,8 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
     if (status == TDM_OK)
         status =
             tdm_events_create(directory, resumed_step, &log->events.path, &log->events.fd, err);
+    if (status == TDM_OK)
+        status = sync_names(directory, err);
     if (status != TDM_OK) {
         free_log(log);
         return status;
@@ -311,6 +321,18 @@ enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, const cha
         TDM_OK)
         (void)tdm_events_add(log->events.fd, log->events.path, step, 1, &scalar, &failure);
     return lose(log, &failure, err);
+}
+
+void tdm_log_flush(struct tdm_log *log)
+{
+    struct tdm_error failure = {.status = TDM_OK};
+    if (log == NULL || log->is_lost)
+        return;
+    const struct growing *files[] = {&log->train, &log->norms, &log->validation, &log->events};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && failure.status == TDM_OK; i++)
+        if (fsync(files[i]->fd) != 0 && errno != EINVAL) /* EINVAL: a device */
+            (void)tdm_file_failed(files[i]->path, errno, &failure);
+    (void)lose(log, &failure, NULL);
 }
 
 enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struct tdm_error *err)

@@ -52,6 +52,10 @@ enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, const cha
                                    double loss, uint64_t tokens, double seconds,
                                    struct tdm_error *err);
 
+/* Waits until what was logged is on disk, so that a checkpoint that is saved after it is never
+ * ahead of the log. NULL is allowed. tdm_log_close() returns a failure. */
+void tdm_log_flush(struct tdm_log *log);
+
 /* Closes and frees; NULL is allowed. Returns `status`, or the first failure of a write if that is
  * TDM_OK. */
 enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struct tdm_error *err);

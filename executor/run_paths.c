@@ -2,6 +2,7 @@
 /* Checks the files of a run before anything is done. */
 #include "executor/run_paths.h"
 
+#include "base/file.h"
 #include "base/inputs.h"
 #include "executor/log.h"
 #include "models/weights.h"
@@ -87,11 +88,9 @@ static enum tdm_status check_log(const struct tdm_run_options *options, const st
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == TDM_OK; i++) {
         const struct tdm_input given[] = {{"--evaluate", options->evaluate_path, NULL},
                                           {"SCHEDULE", options->schedule_paths[0], NULL}};
-        size_t bytes = strlen(options->log_path) + strlen(names[i]) + 2;
-        char *path = malloc(bytes);
+        char *path = tdm_path_join(options->log_path, names[i]);
         if (path == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its names", options->log_path);
-        snprintf(path, bytes, "%s/%s", options->log_path, names[i]);
         status = tdm_inputs_spare(texts->inputs, texts->count, "--log", path, err);
         if (status == TDM_OK)
             status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), "--log", path, err);

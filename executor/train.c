@@ -539,6 +539,7 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status == TDM_OK && run->options->log_path != NULL)
         status = tdm_log_open(run->options->log_path, t->program->schedule->model->layers,
                               t->position.step, &t->log, err);
+    run->weights.log = t->log;
     if (status != TDM_OK)
         return status;
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
@@ -614,6 +615,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         tdm_run_weights_await(&run->weights, &result->saved_step, status == TDM_OK ? err : NULL);
     status = status == TDM_OK ? saved : status;
     result->finished = status == TDM_OK;
+    run->weights.log = NULL;
     status = tdm_log_close(t.log, status, err);
     close_training(&t);
     return status;
