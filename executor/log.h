@@ -31,6 +31,10 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **log, struct tdm_error *err);
 
+/* The last step of which it had a row when it was opened, of those up to `resumed_step`; 0: none.
+ */
+uint64_t tdm_log_last_step(const struct tdm_log *log);
+
 /* Evaluations on texts that it has after the step that the run goes on from. */
 uint32_t tdm_log_evaluated(const struct tdm_log *log);
 

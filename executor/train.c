@@ -211,6 +211,27 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
     tell_lost_log(t, &failure);
 }
 
+/* Rows of steps that the log does not have because they were run without it: the checkpoint knows
+ * their losses and norms. */
+static void fill_log(const struct training *t)
+{
+    const uint64_t had = tdm_log_last_step(t->log);
+    struct tdm_error failure = {.status = TDM_OK};
+    for (uint64_t step = had + 1; had > 0 && step <= t->history.count; step++) {
+        const struct tdm_history_step *known = &t->history.steps[step - 1];
+        const struct tdm_log_step logged = {.step = step,
+                                            .has_loss = t->run->options->backend->executes,
+                                            .loss = known->loss,
+                                            .gradient_norm = known->gradient_norm,
+                                            .learning_rate = NAN,
+                                            .seconds = NAN,
+                                            .tokens_per_second = NAN,
+                                            .mfu = NAN};
+        (void)tdm_log_step(t->log, &logged, &failure);
+    }
+    tell_lost_log(t, &failure);
+}
+
 /* Finds the first op whose output is not finite, if the user wants it, and adds it to the message.
  */
 static void find_first(const struct training *t, uint64_t step, struct tdm_error *err)
@@ -542,6 +563,8 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     run->weights.log = t->log;
     if (status != TDM_OK)
         return status;
+    if (t->log != NULL)
+        fill_log(t);
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
                      tdm_size_add(here->bytes[TDM_DEVICE], t->result->runtime_planned_bytes));
     tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
