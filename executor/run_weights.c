@@ -520,8 +520,10 @@ enum tdm_status tdm_run_weights_prepare(struct tdm_run_weights *weights,
                                         const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_run_options *options = weights->options;
-    if (!tdm_run_saves_checkpoints(options) || options->save_every >= options->steps)
-        return TDM_OK; /* there is no next step */
+    const bool only_last = options->save_every >= options->steps; /* but for a signal's */
+    if (!tdm_run_saves_checkpoints(options) ||
+        (only_last && program->schedule->snapshot_bytes == 0))
+        return TDM_OK;
     const char *why = why_between(program->schedule);
     uint32_t between = why != NULL;
     enum tdm_status status = tdm_processes_unite(options->processes, &between, err);

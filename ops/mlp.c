@@ -20,7 +20,7 @@ const struct tdm_op_type tdm_swiglu_grad_type = {
     .operand =
         {
             [TDM_SWIGLU_GRAD_GATE_UP] = {"gate and up", TDM_CHANGES, false},
-            [TDM_SWIGLU_GRAD_DOUT] = {"output's gradient", TDM_READS, false},
+            [TDM_SWIGLU_GRAD_DOUT] = {"output's gradient", TDM_CHANGES, false},
         },
     .rate = TDM_RATE_SWIGLU_GRAD,
     .flops = tdm_no_flops,

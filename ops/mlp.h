@@ -21,7 +21,9 @@ extern const struct tdm_op_type tdm_swiglu_type;
 enum tdm_swiglu_grad_operand {
     /* changed: gate and up become their gradients, [tokens, 2 * intermediate] */
     TDM_SWIGLU_GRAD_GATE_UP,
-    TDM_SWIGLU_GRAD_DOUT, /* read: gradient of the output, [tokens, intermediate] */
+    /* changed: the gradient of the output becomes the output, which the gradient of the next
+     * weights reads, [tokens, intermediate] */
+    TDM_SWIGLU_GRAD_DOUT,
     TDM_SWIGLU_GRAD_OPERANDS
 };
 extern const struct tdm_op_type tdm_swiglu_grad_type;

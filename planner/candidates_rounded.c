@@ -195,15 +195,13 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
         *set = TDM_SET_INPUT;
 }
 
-/* Improves the winner with another chunk size. A schedule found for one chunk size is a good start
- * for others, sometimes better than their own. With its own size: by walk number `walk`. */
-static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsigned walk,
-                                 struct tdm_error *err)
+/* The winner, with another chunk size, as a rounding that was not searched yet. The caller adds or
+ * frees it. */
+static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t size,
+                                   struct tdm_rounded *rounded, struct tdm_error *err)
 {
     const struct tdm_search_space *space = &run->space;
     const struct tdm_rounded *from = run->winner;
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
-    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
     struct tdm_group *groups = calloc((size_t)space->schedule->model->layers + 1, sizeof(*groups));
@@ -219,13 +217,49 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsi
         scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
         scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
     }
-    if (size == from->size) {
-        limits.deep = limits.no_structure = true;
+    return TDM_OK;
+}
+
+/* Improves the winner with another chunk size. A schedule found for one chunk size is a good start
+ * for others, sometimes better than their own. With its own size: by walk number `walk`. */
+static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsigned walk,
+                                 struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+    enum tdm_status status = copy_winner(run, size, rounded, err);
+    if (status != TDM_OK)
+        return status;
+    if (size == run->winner->size) {
+        limits.stashes = limits.deep = limits.no_structure = true;
         limits.travelled = travelled(run, TDM_TURNS - 1);
         limits.walk = walk;
         limits.slower = walk > TDM_TURNS ? SLOWER_LATE : SLOWER;
     }
     return tdm_candidates_improve_new(run, &limits, rounded, err);
+}
+
+/* In both orders and all chunk sizes: layers of few kinds, each kind spread evenly, searched
+ * longer. Single moves and walks do not lead there. */
+static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++)
+        for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++) {
+            struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
+            struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+            if (!tdm_candidates_is_due(run, size) ||
+                !tdm_candidates_size_could_win(run, order, size))
+                continue;
+            limits.evenly = limits.stashes = limits.deep = limits.no_structure = true;
+            limits.travelled = travelled(run, 0);
+            limits.slower = SLOWER;
+            status = copy_winner(run, size, rounded, err);
+            rounded->order = (enum tdm_order)order;
+            if (status == TDM_OK)
+                status = tdm_candidates_improve_new(run, &limits, rounded, err);
+        }
+    return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 
 enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struct tdm_error *err)
@@ -244,6 +278,7 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
     if (status != TDM_OK || !tdm_candidates_could_win(run, 0) ||
         run->simulation.step_seconds > AS_IT_IS * tdm_candidates_best_seconds(run))
         return status;
+    status = try_evenly(run, err);
     unsigned idle = 0; /* walks in a row that gained nothing */
     for (unsigned i = 0;
          i < TDM_WALKS && idle < MOST_IDLE && status == TDM_OK && tdm_candidates_could_win(run, 0);

@@ -34,9 +34,9 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
     }
     /* one for every order and chunk size, and one per chunk size and walk for variants of the
      * winner */
-    run->rounded =
-        calloc((size_t)TDM_BASES * (TDM_ORDERS + 1) + TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS,
-               sizeof(*run->rounded));
+    run->rounded = calloc((size_t)TDM_BASES * (2 * TDM_ORDERS + 1) +
+                              TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS,
+                          sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];

@@ -9,7 +9,7 @@
 #define AFTER_ATTENTION 0.2
 #define LAST_PRODUCT (1.0 / 3) /* share of what follows the attention */
 #define SURE 0.999             /* what is known of the seconds that computing will take at least */
-#define GRADIENT_BEGINS 0.1    /* share before the first gradient of weights */
+#define GRADIENT_BEGINS 0.2    /* share before the first gradient of weights */
 
 /* ---- costs ---- */
 

@@ -55,6 +55,9 @@
 /* Maximum slots of rings of layers that a search tries: more slots only take memory. */
 #define TDM_MOST_SLOTS 4u
 
+/* The same for chunks on their way to the host. */
+#define TDM_MOST_STASHED 8u
+
 struct tdm_relaxation;
 
 /* A binding row: how much one more GiB, or one second less of copies, lowers the bound. */

@@ -305,10 +305,12 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     const double all_turn = turn + tdm_relaxation_ring_bytes(e, base->prefetch + 1);
     const double *both = r->pricing.both_fetch;
     /* what waits for its copy to the host: slots, the stream, rows of K and V */
-    const double sent = (tdm_relaxation_ring_bytes(e, base->rings.stashed) +
-                         (double)n * (double)e->x + row_bytes(e)) /
-                            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
-                        5 * (double)(base->rings.stashed + n) * base->machine->copy_seconds;
+    const uint64_t stashed =
+        larger(base->rings.stashed, n < TDM_MOST_STASHED ? n : TDM_MOST_STASHED);
+    const double sent =
+        (tdm_relaxation_ring_bytes(e, stashed) + (double)n * (double)e->x + row_bytes(e)) /
+            tdm_machine_link_rate(base->machine, TDM_LINK_D2H) +
+        5 * (double)(stashed + n) * base->machine->copy_seconds;
     /* in layer-major order, nothing is sent in the backward before the head is done */
     const double head = by_layer ? e->head_seconds : 0;
     /* before that, no update is made */

@@ -40,6 +40,9 @@ struct tdm_rounding_limits {
     bool fixed_groups, no_structure, no_fine;
     bool doubtful; /* likely seconds do not decide which neighbours are measured */
     bool grid;     /* begins with homes from a grid */
+    bool evenly;   /* begins with layers that keep all, on the host or not, each kind spread evenly;
+                      where these are slow, nothing is found: it does not fit */
+    bool stashes;  /* changes the number of slots for chunks on their way to the host, too */
     bool deep;     /* the same, and moves of homes together with what fills the memory */
     unsigned most_estimates;
     unsigned travelled;   /* points of a walk that leaves local optima */

@@ -156,10 +156,23 @@ void tdm_rounding_fill(struct tdm_local_search *s, int state)
     s->point.homes[state].device_layers = low;
 }
 
+uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots)
+{
+    const uint32_t least = s->space->bases[s->point.size].rings.stashed;
+    const uint32_t chunks = tdm_estimator_chunks(s->estimator);
+    const uint32_t most = chunks < TDM_MOST_STASHED ? chunks : TDM_MOST_STASHED;
+    return slots < least || most < least ? least : slots < most ? slots : most;
+}
+
 bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *state)
 {
     const uint32_t layers = s->space->schedule->model->layers;
     *state = FILL_NOTHING;
+    if (change >= STASHED_CHANGES) {
+        uint32_t *slots = &s->point.rings.stashed, before = *slots;
+        *slots = tdm_rounding_stashed(s, change == STASHED_CHANGES ? before / 2 : 2 * before);
+        return s->limits->stashes && !s->limits->fixed_rings && *slots != before;
+    }
     if (change < RING_CHANGES) {
         struct tdm_rings *rings = &s->point.rings;
         uint32_t *slots = change % 2 == 0 ? &rings->optimizer : &rings->weights, before = *slots;

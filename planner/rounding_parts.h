@@ -91,10 +91,15 @@ enum { FILL_NOTHING = TDM_STATE_MOMENTS + 1, FILLS };
 /* Moves as many layers of a state to the device as fit. */
 void tdm_rounding_fill(struct tdm_local_search *s, int state);
 
+/* The number of slots for chunks on their way to the host that is nearest to `slots`, and allowed:
+ * what is asked for, or more, up to as many as there are chunks. */
+uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots);
+
 /* Changes of homes and rings, by number. */
 #define RING_CHANGES 4u
 #define CHANGES_OF_STATE (STEPS + 2)
-#define HOME_CHANGES (RING_CHANGES + (TDM_STATE_MOMENTS + 1) * CHANGES_OF_STATE)
+#define STASHED_CHANGES (RING_CHANGES + (TDM_STATE_MOMENTS + 1) * CHANGES_OF_STATE)
+#define HOME_CHANGES (STASHED_CHANGES + 2)
 
 /* Applies a change, of HOME_CHANGES. False: it is not allowed, or changes nothing. *state: the
  * state that it changes; FILL_NOTHING: it changes a ring. */

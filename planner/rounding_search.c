@@ -18,6 +18,9 @@ static const struct stored_sets {
     {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
     {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
 };
+/* a start may be slower than what was searched longer by so much */
+#define EVENLY_SLOWER 1.02
+
 #define STORED_SETS (sizeof(stored_sets) / sizeof(stored_sets[0]))
 
 static void choose_sets(struct tdm_local_search *s, size_t number)
@@ -93,6 +96,58 @@ static void start_homes(struct tdm_local_search *s)
                     tdm_rounding_fill(s, with);
                 tdm_rounding_decide_fit(s);
             }
+}
+
+/* Groups of one layer: `far` of them keep all on the host, `poor` keep K, V and the queries there,
+ * the others all on the device. Each kind is spread evenly: what layers of one kind send in a row
+ * would have to wait for the link. */
+static void lay_evenly(struct tdm_local_search *s, uint32_t far, uint32_t poor)
+{
+    const uint32_t layers = s->space->schedule->model->layers;
+    const enum tdm_place far_place = tdm_far_place(s->space->schedule);
+    uint32_t others = 0; /* layers so far that do not keep all on the host */
+    make_equal_groups(s, 1, far_place);
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        struct tdm_group *group = &s->point.groups[layer];
+        const bool is_far = far * (layer + 1) / layers > far * layer / layers;
+        const bool is_poor =
+            !is_far && poor * (others + 1) / (layers - far) > poor * others / (layers - far);
+        others += !is_far;
+        group->kept = is_poor ? TDM_SET_QKV : TDM_SEARCHED_SET;
+        group->kept_place = is_far || is_poor ? far_place : TDM_DEVICE;
+        group->held = TDM_SET_ATTENTION_OUTPUT;
+        group->held_place = TDM_DEVICE;
+        group->kv_place = TDM_DEVICE;
+    }
+}
+
+/* Takes the best of layers that keep all, of which any number keeps it on the host, with few slots
+ * and many for chunks on their way there, and as few layers that keep less as fit. False: all are
+ * much slower than the best so far. */
+static bool start_evenly(struct tdm_local_search *s)
+{
+    const uint32_t layers = s->space->schedule->model->layers;
+    bool better = false;
+    if (s->limits->fixed_groups || s->limits->richest < TDM_SEARCHED_SET)
+        return false;
+    s->best_cost *= EVENLY_SLOWER;
+    for (uint32_t stashed = 2; stashed <= TDM_MOST_STASHED; stashed *= 2)
+        for (uint32_t far = 0; far < layers; far++) {
+            uint32_t poor = 0, high = layers - far;
+            if (!s->limits->fixed_rings)
+                s->point.rings.stashed = tdm_rounding_stashed(s, stashed);
+            while (poor < high) {
+                const uint32_t middle = (poor + high) / 2;
+                lay_evenly(s, far, middle);
+                if (tdm_rounding_fits(s))
+                    high = middle;
+                else
+                    poor = middle + 1;
+            }
+            lay_evenly(s, far, poor);
+            better = tdm_rounding_decide(s) || better;
+        }
+    return better;
 }
 
 /* Searches places, homes and groups, each with the splits that fit. */
@@ -171,6 +226,11 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
     s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
     s.best_cost = tdm_rounding_cost_of(&s);
     tdm_rounded_copy(rounded, &s.point);
+    if (limits->evenly && !start_evenly(&s)) {
+        rounded->fits = false;
+        free(s.point.groups);
+        return TDM_OK;
+    }
     if (!limits->no_structure)
         search_structure(&s);
     if (!limits->no_fine)

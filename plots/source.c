@@ -91,7 +91,7 @@ enum tdm_status tdm_plot_describe(const char *path, const struct tdm_schedule *s
     return TDM_OK;
 }
 
-/* "backward swiglu, layer 1, chunk 63". Layers and chunks count from 1, as in all messages. */
+/* "backward norm, layer 1, chunk 63". Layers and chunks count from 1, as in all messages. */
 static void describe_op(const struct tdm_schedule *schedule, const struct tdm_timeline_op *op,
                         char *out, size_t bytes)
 {

@@ -26,7 +26,7 @@ struct tdm_plot_panel {
     struct tdm_timeline *ranks;                    /* [shown_ranks] ops of each; one: NULL */
     double end_seconds;                            /* more than 0; of all these */
     struct tdm_timeline_peak peak[TDM_MAX_PLACES]; /* of values */
-    char peak_op[TDM_MAX_PLACES][96]; /* "backward swiglu, layer 1, chunk 63"; empty: not known */
+    char peak_op[TDM_MAX_PLACES][96]; /* "backward norm, layer 1, chunk 63"; empty: not known */
 };
 
 struct tdm_plot {

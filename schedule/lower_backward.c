@@ -80,17 +80,17 @@ static void mlp_backward(struct tdm_lowering *l, struct tdm_values *v)
     struct tdm_ref stream = tdm_low_stream_ref(l, chunk);
     struct tdm_tag dx = tdm_low_tag(TDM_DX, layer + 1, chunk);
     struct tdm_tag d_gate_up = tdm_low_tag(TDM_DGATE_UP, layer, chunk);
+    struct tdm_ref activated = tdm_low_work(l, TDM_DACTIVATED); /* at first its gradient */
 
-    grad_weight(l, body, TDM_PART_DOWN, v->at[TDM_ACTIVATED], TDM_ACTIVATED, stream, dx);
-    tdm_low_value_free(l, v, TDM_ACTIVATED);
     tdm_low_alloc_work(l, TDM_DACTIVATED);
     grad_input(l, body, TDM_PART_DOWN, stream, dx, TDM_DACTIVATED, true);
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU_GRAD, TDM_PART_GATE_UP);
     tdm_low_changes(l, TDM_SWIGLU_GRAD_GATE_UP, gate_up, tdm_low_tag(TDM_GATE_UP, layer, chunk),
                     d_gate_up);
-    tdm_low_reads(l, TDM_SWIGLU_GRAD_DOUT, tdm_low_work(l, TDM_DACTIVATED),
-                  tdm_low_tag(TDM_DACTIVATED, layer, chunk));
+    tdm_low_changes(l, TDM_SWIGLU_GRAD_DOUT, activated, tdm_low_tag(TDM_DACTIVATED, layer, chunk),
+                    tdm_low_tag(TDM_ACTIVATED, layer, chunk));
     tdm_low_op_end(l);
+    grad_weight(l, body, TDM_PART_DOWN, activated, TDM_ACTIVATED, stream, dx);
     tdm_low_release_work(l, TDM_DACTIVATED);
     grad_weight(l, body, TDM_PART_GATE_UP, v->at[TDM_MLP_NORMED], TDM_MLP_NORMED, gate_up,
                 d_gate_up);

@@ -158,7 +158,7 @@ static uint64_t wanted_by(const struct tdm_body *body)
     case TDM_BODY_BACKWARD:
         return TDM_BIT(TDM_X) | TDM_BIT(TDM_NORMED) | TDM_BIT(TDM_Q) | TDM_BIT(TDM_KVPAGES) |
                TDM_BIT(TDM_PAGE_LISTS) | TDM_BIT(TDM_ATTENTION_OUT) | TDM_BIT(TDM_Y) |
-               TDM_BIT(TDM_MLP_NORMED) | TDM_BIT(TDM_GATE_UP) | TDM_BIT(TDM_ACTIVATED);
+               TDM_BIT(TDM_MLP_NORMED) | TDM_BIT(TDM_GATE_UP);
     default:
         return 0;
     }

@@ -49,7 +49,7 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
     const struct swiglu *x = context;
     const struct tdm_operand *in = &x->launch->operand[TDM_SWIGLU_GRAD_GATE_UP],
                              *gradient = &x->launch->operand[TDM_SWIGLU_GRAD_DOUT];
-    float gate[BLOCK], up[BLOCK], d_row[BLOCK];
+    float gate[BLOCK], up[BLOCK], d[BLOCK];
     const float linear = x->gate.linear, cubic = x->gate.cubic;
     (void)thread_scratch;
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
@@ -58,8 +58,7 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
             uint64_t count = tdm_least(BLOCK, x->columns - c), at = t * 2 * x->columns + c;
             tdm_load_row(in->data, in->dtype, at, count, gate);
             tdm_load_row(in->data, in->dtype, at + x->columns, count, up);
-            const float *d =
-                tdm_view_row(gradient->data, gradient->dtype, t * x->columns + c, count, d_row);
+            tdm_load_row(gradient->data, gradient->dtype, t * x->columns + c, count, d);
             TDM_SIMD
             for (uint64_t j = 0; j < count; j++) {
                 float g = gate[j], u = up[j], square = g * g;
@@ -67,9 +66,11 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
                 float rest = e * s; /* 1 - s would lose its digits where s is near 1 */
                 gate[j] = d[j] * u * s * (1.0f + g * rest * (linear + 3.0f * cubic * square));
                 up[j] = d[j] * (g * s);
+                d[j] = g / (1.0f + e) * u;
             }
             tdm_store_row(in->data, in->dtype, at, count, gate);
             tdm_store_row(in->data, in->dtype, at + x->columns, count, up);
+            tdm_store_row(gradient->data, gradient->dtype, t * x->columns + c, count, d);
         }
     }
 }

@@ -153,7 +153,7 @@ enum tdm_status tdm_cuda_swiglu(struct tdm_array gate_up, uint64_t rows, uint32_
                                 struct tdm_gate gate, struct tdm_array activated,
                                 cudaStream_t stream, struct tdm_error *err);
 
-/* Replaces gate and up by their gradients. */
+/* Replaces gate and up by their gradients, and the gradient of the output by the output. */
 enum tdm_status tdm_cuda_swiglu_grad(struct tdm_array gate_up, struct tdm_array d_activated,
                                      uint64_t rows, uint32_t columns, struct tdm_gate gate,
                                      cudaStream_t stream, struct tdm_error *err);

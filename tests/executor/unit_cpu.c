@@ -338,9 +338,11 @@ static void check_swiglu(struct bench *bench)
     bench_compare(bench, "swiglu", &out, 0, tokens * columns, want, 1e-6);
     bench_op(bench, TDM_OP_SWIGLU_GRAD, 0, 0, chunk, tokens);
     bench_operand(bench, TDM_SWIGLU_GRAD_GATE_UP, &in, TDM_ACCUMULATE);
-    bench_operand(bench, TDM_SWIGLU_GRAD_DOUT, &d, TDM_READ);
+    bench_operand(bench, TDM_SWIGLU_GRAD_DOUT, &d, TDM_ACCUMULATE);
     bench_run(bench);
     bench_compare(bench, "swiglu's gradient", &in, 0, tokens * 2 * columns, want_d, 5e-7);
+    bench_compare(bench, "swiglu in the place of its gradient", &d, 0, tokens * columns, want,
+                  1e-6);
     cell_free(&in);
     cell_free(&out);
     cell_free(&d);

@@ -188,11 +188,13 @@ static double of_norm_grad(const struct tdm_slack *slack, const struct tdm_writt
 
 /* ---- SwiGLU, GeGLU ---- */
 
-static double of_swiglu(const struct tdm_slack *slack, uint64_t element)
+static double of_swiglu(const struct tdm_slack *slack, const struct tdm_written *piece,
+                        uint64_t element)
 {
     const struct tdm_operand *operand = slack->launch->operand;
     uint64_t columns = slack_model(slack)->intermediate, tokens = slack->launch->op->tokens;
-    bool back = slack->launch->op->kind == TDM_OP_SWIGLU_GRAD;
+    bool back =
+        slack->launch->op->kind == TDM_OP_SWIGLU_GRAD && piece->operand == TDM_SWIGLU_GRAD_GATE_UP;
     uint64_t width = back ? 2 * columns : columns;
     uint64_t t = element / width, column = element % width % columns;
     if (t >= tokens)
@@ -293,7 +295,7 @@ double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_written *pie
         return slack_of_attention_grad(slack, piece, element);
     case TDM_OP_SWIGLU:
     case TDM_OP_SWIGLU_GRAD:
-        return of_swiglu(slack, element);
+        return of_swiglu(slack, piece, element);
     case TDM_OP_HEAD:
     case TDM_OP_LOSS:
     case TDM_OP_HEAD_GRAD:
