@@ -34,9 +34,9 @@ static struct tdm_eager_value *cat_rows(struct tdm_eager *m, struct tdm_eager_va
 static struct tdm_eager_value *encoded(struct tdm_torch_model *t, struct tdm_eager_value *x)
 {
     struct tdm_eager *m = t->m;
-    for (unsigned i = TDM_PROMPT_ENCODER; i < TDM_PROMPT_WEIGHTS; i += 2) {
+    for (unsigned i = TDM_PROMPT_ENCODER; i + 1 < TDM_PROMPT_WEIGHTS; i += 2) {
         x = tdm_replace(m, x, tdm_linear(m, x, t->prompt[i], t->prompt[i + 1], false));
-        if (i + 2 < TDM_PROMPT_WEIGHTS)
+        if (i + 3 < TDM_PROMPT_WEIGHTS)
             x = tdm_replace(m, x, tdm_relu(m, x));
     }
     return x;
