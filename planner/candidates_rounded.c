@@ -248,7 +248,7 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
         for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++) {
             struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
             struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-            if (!tdm_candidates_is_due(run, size) ||
+            if (!tdm_candidates_may_have(run, order) || !tdm_candidates_is_due(run, size) ||
                 !tdm_candidates_size_could_win(run, order, size))
                 continue;
             limits.evenly = limits.stashes = limits.deep = limits.no_structure = true;
