@@ -234,10 +234,12 @@ close_file:
 
 char *tdm_path_join(const char *directory, const char *name)
 {
-    size_t bytes = strlen(directory) + strlen(name) + 2;
+    size_t length = strlen(directory), bytes = length + strlen(name) + 2;
     char *path = malloc(bytes);
+    while (length > 0 && directory[length - 1] == '/')
+        length--;
     if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
+        snprintf(path, bytes, "%.*s/%s", (int)length, directory, name);
     return path;
 }
 

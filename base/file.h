@@ -33,7 +33,8 @@ enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *e
  * after all the work is done. */
 enum tdm_status tdm_file_check_link(const char *path, struct tdm_error *err);
 
-/* "DIRECTORY/NAME"; malloc'ed, for the caller to free. NULL if memory ran out. */
+/* "DIRECTORY/NAME", with one slash also where DIRECTORY ends with some; malloc'ed, for the caller
+ * to free. NULL if memory ran out. */
 char *tdm_path_join(const char *directory, const char *name);
 
 /* Do both names lead to the same existing file? */

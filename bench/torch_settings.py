@@ -41,6 +41,21 @@ CASES = (
     "peft_type=VERA lora_rank=8 lora=peft",
     "peft_type=VERA lora_rank=8 lora=peft autocast=bf16",
     "peft_type=LN_TUNING lora=peft",
+    "peft_type=LOHA lora_rank=8 lora=peft",
+    "peft_type=LOHA lora_rank=8 lora=peft autocast=bf16",
+    "peft_type=LOKR lora_rank=8 lora=peft",
+    "peft_type=LOKR lora_rank=4 decompose_both=yes lora=peft",
+    "peft_type=LOKR lora_rank=8 decompose_factor=4 lora=peft autocast=bf16",
+    "peft_type=OFT lora=peft",
+    "peft_type=OFT oft_block_size=16 block_share=yes lora=peft",
+    "peft_type=OFT lora=peft autocast=bf16",
+    "peft_type=BOFT lora=peft",
+    "peft_type=BOFT boft_block_size=8 lora=peft autocast=bf16",
+    "peft_type=PROMPT_TUNING num_virtual_tokens=32",
+    "peft_type=P_TUNING num_virtual_tokens=32",
+    "peft_type=P_TUNING num_virtual_tokens=32 encoder_hidden_size=512 autocast=bf16",
+    "peft_type=PREFIX_TUNING num_virtual_tokens=32",
+    "peft_type=PREFIX_TUNING num_virtual_tokens=32 encoder_hidden_size=512 prefix_projection=yes",
     "gradient_accumulation_steps=2",
     "logits=score num_labels=2",
     "logits=parts",
@@ -90,6 +105,25 @@ def adapters(settings):
         return peft.VeraConfig(r=RANK, target_modules="all-linear")
     if kind == "LN_TUNING":
         return peft.LNTuningConfig(target_modules=["input_layernorm", "post_attention_layernorm", "norm"])
+    rank = int(settings.get("lora_rank", RANK))
+    if kind == "LOHA":
+        return peft.LoHaConfig(r=rank, target_modules="all-linear")
+    if kind == "LOKR":
+        return peft.LoKrConfig(r=rank, target_modules="all-linear", decompose_both="decompose_both" in settings,
+                               decompose_factor=int(settings.get("decompose_factor", -1)))
+    if kind == "OFT":
+        return peft.OFTConfig(target_modules="all-linear", oft_block_size=int(settings.get("oft_block_size", 32)),
+                              block_share="block_share" in settings)
+    if kind == "BOFT":
+        return peft.BOFTConfig(target_modules="all-linear", boft_block_size=int(settings.get("boft_block_size", 4)))
+    prompt = {"task_type": "CAUSAL_LM", "num_virtual_tokens": int(settings.get("num_virtual_tokens", 0))}
+    encoder = {"encoder_hidden_size": int(settings["encoder_hidden_size"])} if "encoder_hidden_size" in settings else {}
+    if kind == "PROMPT_TUNING":
+        return peft.PromptTuningConfig(**prompt)
+    if kind == "P_TUNING":
+        return peft.PromptEncoderConfig(**prompt, **encoder)
+    if kind == "PREFIX_TUNING":
+        return peft.PrefixTuningConfig(**prompt, **encoder, prefix_projection="prefix_projection" in settings)
     return peft.LoraConfig(r=RANK, lora_dropout=float(settings.get("lora_dropout", 0)), use_dora="use_dora" in settings,
                            target_modules="all-linear")
 
@@ -104,6 +138,8 @@ def model_of(config, settings):
         model = model.float()
     if adapted(settings):
         model = peft.get_peft_model(model, adapters(settings))
+        if "num_virtual_tokens" in settings:
+            model.base_model.lm_head = torch.nn.Identity()
     model.train()
     if "float8_recipe" in settings:
         torchao.float8.convert_to_float8_training(
@@ -142,6 +178,15 @@ def optimizers(model, settings, config):
     return []
 
 
+def kind_caches(settings):
+    return settings["peft_type"] == "PREFIX_TUNING"
+
+
+def trained(model, settings):
+    """Numbers that peft trains."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) if adapted(settings) else 0
+
+
 def loss_by_parts(model, ids):
     """torchtune's LinearCrossEntropyLoss: the head and the loss of an eighth of the tokens at a time."""
     hidden = model.base_model(input_ids=ids, use_cache=False)[0].reshape(-1, model.config.hidden_size)
@@ -156,7 +201,7 @@ def loss_by_parts(model, ids):
 
 def measure(config, settings):
     """Bytes kept by a forward, most bytes of a forward and backward, bytes that the first step of the
-    optimizer leaves, and most bytes of the second, above those before each."""
+    optimizer leaves, and most bytes of the second, above those before each; numbers that peft trains."""
     model = model_of(config, settings)
     ids = torch.randint(0, config["vocab_size"] - 1, (1, TOKENS))
     cast = "autocast" in settings or settings.get("weights_dtype") == "fp32"
@@ -167,6 +212,8 @@ def measure(config, settings):
         if settings.get("logits") == "parts":
             return loss_by_parts(model, ids)
         with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
+            if "num_virtual_tokens" in settings:
+                return model(input_ids=ids, use_cache=kind_caches(settings)).logits.mean()
             return model.base_model(input_ids=ids, use_cache=False)[0].mean() if not adapted(settings) \
                 else model.base_model.model.model(input_ids=ids, use_cache=False).last_hidden_state.mean()
 
@@ -192,7 +239,7 @@ def measure(config, settings):
     kept, most = highest(before, events)
     _, events = sizes(bound["loss"].backward)
     _, most_backward = highest(kept, events)
-    return kept, max(most, most_backward), state, first, second
+    return kept, max(most, most_backward), state, first, second, trained(model, settings)
 
 
 def main():
@@ -200,8 +247,8 @@ def main():
           f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}, "
           f"peft {peft.__version__}, on a CPU, {TOKENS} tokens, bf16, eager attention.")
     print("# kept_bytes, peak_bytes: of forward and backward, above those before the step. state_bytes: what the"
-          " first step of the optimizer leaves; first_bytes, second_bytes: most of its first and second.")
-    print("config,settings,kept_bytes,peak_bytes,state_bytes,first_bytes,second_bytes")
+          " first step of the optimizer leaves; first_bytes, second_bytes: most of its first and second. trained: numbers that peft trains.")
+    print("config,settings,kept_bytes,peak_bytes,state_bytes,first_bytes,second_bytes,trained")
     for path in sys.argv[1:]:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)

@@ -97,13 +97,15 @@ void tdm_predict_print_assumed(const struct tdm_predict_request *r,
     }
     if (assumption != NULL && r->verbose)
         column = add_assumed(column, assumption);
-    else if (assumption != NULL)
+    else if (assumption != NULL && !tdm_method_is_limit(assumption))
         others++;
     snprintf(rest, sizeof(rest), "%u more (--verbose)", others);
     if (others > 0)
         column = add_assumed(column, rest);
     if (column > 0)
         putchar('\n');
+    if (assumption != NULL && !r->verbose && tdm_method_is_limit(assumption))
+        printf("%-10s %s\n", "note", assumption);
 }
 
 /* Prints the given settings that have no effect, one per line. */
@@ -144,7 +146,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
     printf("%s\n\n", answer);
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", a->model->name,
            tdm_format_digits(a->model->parameters, digits), a->model->layers);
-    printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
+    printf("%-10s %s: %s\n", "method", a->method->name, tdm_method_summary(&a->settings));
     bool serves = a->method->serves;
     printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", serves ? "cache" : "step",
            r->batch, r->batch == 1 ? "" : "s",

@@ -401,6 +401,33 @@ static enum tdm_status read_target_modules(const struct tdm_from_reading *r, con
                                         : tdm_from_apply_rules(r, rule, path, value);
 }
 
+/* OFT's r is a number of blocks, and 0 where oft_block_size says how large they are. */
+static enum tdm_status read_rank(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    static const struct tdm_from_rule rule[] = {{"r", SET "lora_rank"}, {.key = NULL}};
+    return is_peft_type(r, "OFT") && tdm_from_is_off(value)
+               ? tdm_from_note(r, path, "oft_block_size says it")
+               : tdm_from_apply_rules(r, rule, path, value);
+}
+
+/* OFT's transform of blocks. */
+static enum tdm_status read_cayley(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    const bool known =
+        json_is_boolean(value) ? json_is_true(value) : json_integer_value(value) == 5;
+    return known ? tdm_from_note(r, path, "as assumed")
+                 : tdm_from_bad(r, path, value, "five terms of Neumann's series are known");
+}
+
+static enum tdm_status read_encoder(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    return tdm_from_is(value, "MLP") ? tdm_from_note(r, path, "as assumed")
+                                     : tdm_from_bad(r, path, value, "MLP is known");
+}
+
 static bool scales_down(const struct tdm_from_reading *r)
 {
     const json_t *targets = json_object_get(r->root, "target_modules"), *target;
@@ -423,9 +450,10 @@ static enum tdm_status read_feedforward(const struct tdm_from_reading *r, const 
                : tdm_from_bad(r, path, value, "expected [\"down_proj\"]");
 }
 
-/* peft 0.21, tuners/{lora,ia3,vera,ln_tuning}/config.py. */
+/* peft 0.21, tuners/{lora,ia3,vera,ln_tuning,loha,lokr,oft,boft,prompt_tuning,p_tuning}/config.py.
+ */
 static const struct tdm_from_rule adapter_rules[] = {
-    {"r", SET "lora_rank"},
+    {"r", READ(read_rank)},
     {"target_modules", READ(read_target_modules)},
     {"lora_dropout", SET "lora_dropout"},
     {"modules_to_save", SET "modules_to_save"},
@@ -440,6 +468,37 @@ static const struct tdm_from_rule adapter_rules[] = {
     {"projection_prng_key", IGNORE NO_MEMORY},
     {"save_projection", IGNORE NO_MEMORY},
     {"init_weights", IGNORE NO_MEMORY},
+    {"alpha", IGNORE NO_MEMORY},
+    {"rank_dropout", REFUSE "dropout of LoRA's inputs is known"},
+    {"module_dropout", REFUSE "dropout of LoRA's inputs is known"},
+    {"boft_dropout", REFUSE "dropout of LoRA's inputs is known"},
+    {"rank_dropout_scale", IGNORE NO_MEMORY},
+    {"use_effective_conv2d", IGNORE "the model has no such layers"},
+    {"decompose_both", ON "decompose_both=yes"},
+    {"decompose_factor", SET "decompose_factor"},
+    {"oft_block_size", SET "oft_block_size"},
+    {"block_share", ON "block_share=yes"},
+    {"coft", REFUSE "OFT without its constraint is known"},
+    {"eps", IGNORE NO_MEMORY},
+    {"use_cayley_neumann", READ(read_cayley)},
+    {"num_cayley_neumann_terms", READ(read_cayley)},
+    {"boft_block_size", SET "boft_block_size"},
+    {"boft_block_num", REFUSE "boft_block_size is known"},
+    {"boft_n_butterfly_factor", ONE "one butterfly factor is known"},
+    {"num_virtual_tokens", SET "num_virtual_tokens"},
+    {"token_dim", IGNORE TDM_FROM_OF_MODEL},
+    {"num_transformer_submodules", IGNORE TDM_FROM_OF_MODEL},
+    {"num_attention_heads", IGNORE TDM_FROM_OF_MODEL},
+    {"num_layers", IGNORE TDM_FROM_OF_MODEL},
+    {"encoder_reparameterization_type", READ(read_encoder)},
+    {"encoder_hidden_size", SET "encoder_hidden_size"},
+    {"encoder_num_layers", IGNORE "it is of LSTM"},
+    {"encoder_dropout", IGNORE "it is of LSTM"},
+    {"prefix_projection", IGNORE "prefix tuning is not known"},
+    {"prompt_tuning_init", IGNORE NO_MEMORY},
+    {"prompt_tuning_init_text", IGNORE NO_MEMORY},
+    {"tokenizer_name_or_path", IGNORE NO_MEMORY},
+    {"tokenizer_kwargs", IGNORE NO_MEMORY},
     {"lora_alpha", IGNORE NO_MEMORY},
     {"use_rslora", IGNORE NO_MEMORY},
     {"use_qalora", REFUSE "QA-LoRA is not known"},

@@ -88,8 +88,9 @@ static void print_sglang_gpu(const struct tdm_predict_answer *a, const struct td
     print_bytes("    weights", rank->weights_bytes, "with %s of RoPE's table",
                 tdm_format_bytes(rank->rope_bytes, text));
     print_bytes("    loaded beside them", rank->non_torch_bytes, NULL);
-    print_bytes("    K and V", rank->cache_bytes, "%s pages of %" PRIu64 " tokens, %s each",
+    print_bytes("    K and V", rank->cache_bytes, "%s pages of %" PRIu64 " token%s, %s each",
                 tdm_format_digits(rank->blocks, digits[0]), a->settings.serving.block_tokens,
+                a->settings.serving.block_tokens == 1 ? "" : "s",
                 tdm_format_bytes(rank->block_bytes, text));
     print_bytes("  rest", s->free_bytes - s->budget_bytes,
                 "for graphs, and activations: %s of %s tokens in a layer",

@@ -2,6 +2,7 @@
 /* Progress output and summary of a run. */
 #include "commands/run_progress.h"
 
+#include "base/file.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "executor/forecast.h"
@@ -535,11 +536,13 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
             print_result(progress->out, options, i, &results[i]);
     char shown[TDM_TEXT_SHOWN];
     const bool finished = tdm_progress_finished(options, results);
-    if (finished && options->save_path != NULL)
-        fprintf(progress->out, "  %s saved to %s%s\n",
+    if (finished && options->save_path != NULL) {
+        char *latest = options->save_every > 0 ? tdm_path_join(options->save_path, "latest") : NULL;
+        fprintf(progress->out, "  %s saved to %s\n",
                 options->save_every > 0 ? "checkpoint" : "weights",
-                tdm_text_shown(options->save_path, shown),
-                options->save_every > 0 ? "/latest" : "");
+                tdm_text_shown(latest != NULL ? latest : options->save_path, shown));
+        free(latest);
+    }
     if (finished && options->gradients_path != NULL)
         fprintf(progress->out, "  gradients saved to %s\n",
                 tdm_text_shown(options->gradients_path, shown));

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -107,6 +108,25 @@ static enum tdm_status write_record(int fd, const char *path, const struct messa
     return tdm_file_put(fd, path, record, event->count + 16, err);
 }
 
+/* The number of the name of a new event file. TensorBoard reads the files of a directory in the
+ * order of their names, so it is more than those of the files that are there, whatever the clock
+ * says. */
+static long long next_stamp(const char *directory)
+{
+    static const long long most = 9999999998; /* names have ten digits */
+    long long stamp = (long long)time(NULL);
+    DIR *files = opendir(directory);
+    for (const struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
+        long long other;
+        if (sscanf(file->d_name, "events.out.tfevents.%lld.", &other) == 1 && other >= stamp &&
+            other <= most)
+            stamp = other + 1;
+    }
+    if (files != NULL)
+        (void)closedir(files);
+    return stamp;
+}
+
 enum tdm_status tdm_events_create(const char *directory, uint64_t resumed_step, char **path,
                                   int *fd, struct tdm_error *err)
 {
@@ -116,7 +136,7 @@ enum tdm_status tdm_events_create(const char *directory, uint64_t resumed_step, 
     if (name == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
     (void)gethostname(host, sizeof(host) - 1);
-    snprintf(name, bytes, "%s/events.out.tfevents.%lld.%s.%ld", directory, (long long)time(NULL),
+    snprintf(name, bytes, "%s/events.out.tfevents.%lld.%s.%ld", directory, next_stamp(directory),
              host, (long)getpid());
     int opened = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
     enum tdm_status status = opened < 0 ? tdm_file_failed(name, errno, err) : TDM_OK;

@@ -30,6 +30,7 @@ struct tdm_log {
     uint32_t layers;
     char *row; /* of the norms */
     size_t row_bytes;
+    uint64_t last_step; /* of which it had a row, up to the step that the run goes on from */
     uint32_t evaluated; /* rows of evaluations after the step that the run goes on from */
     bool is_lost;       /* a write has failed */
     struct tdm_error why_lost;
@@ -56,48 +57,54 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
     return tdm_hint(err, "name a new directory, or pass --force to replace it");
 }
 
-/* The bytes of the rows of a CSV file that are whole and of steps up to `last`. *of_last: the
- * number of those of this step. */
-static uint64_t kept_bytes(const char *text, uint64_t bytes, uint64_t last, uint32_t *of_last)
+/* The rows of a CSV file that are whole and of steps up to that which the run goes on from. */
+struct kept_rows {
+    uint64_t bytes, last_step; /* 0: none */
+    uint32_t of_resumed;       /* rows of the step that the run goes on from */
+};
+
+static struct kept_rows find_kept(const char *text, uint64_t bytes, uint64_t resumed_step)
 {
+    struct kept_rows kept = {0};
     const char *at = text, *end = text + bytes;
-    bool head = true;
-    *of_last = 0;
     while (at < end) {
+        const bool head = at == text;
         const char *line_end = memchr(at, '\n', (size_t)(end - at));
         const uint64_t step = head || line_end == NULL ? 0 : strtoull(at, NULL, 10);
-        if (line_end == NULL || step > last)
+        if (line_end == NULL || step > resumed_step)
             break;
-        *of_last += !head && step == last;
-        head = false;
+        kept.of_resumed += !head && step == resumed_step;
+        kept.last_step = step;
         at = line_end + 1;
     }
-    return (uint64_t)(at - text);
+    kept.bytes = (uint64_t)(at - text);
+    return kept;
 }
 
-/* Opens a CSV file with the given first line, and keeps the rows up to a step. *of_last: the number
- * of those of this step. */
+/* Opens a CSV file with the given first line, and keeps the rows up to a step. */
 static enum tdm_status open_csv(const char *directory, const char *name, const char *head,
-                                uint64_t resumed_step, struct growing *file, uint32_t *of_last,
+                                uint64_t resumed_step, struct growing *file, struct kept_rows *kept,
                                 struct tdm_error *err)
 {
     char *text = NULL;
-    uint64_t bytes = 0, kept = 0;
+    uint64_t bytes = 0;
     enum tdm_status status = TDM_OK;
+    *kept = (struct kept_rows){0};
     file->path = tdm_path_join(directory, name);
     if (file->path == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
     if (resumed_step > 0 && access(file->path, F_OK) == 0) {
         status = tdm_file_read(file->path, MOST_CSV_BYTES, &text, &bytes, err);
-        kept = status == TDM_OK ? kept_bytes(text, bytes, resumed_step, of_last) : 0;
+        if (status == TDM_OK)
+            *kept = find_kept(text, bytes, resumed_step);
         free(text);
     }
     if (status != TDM_OK)
         return status;
     file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file->fd < 0 || ftruncate(file->fd, (off_t)kept) != 0)
+    if (file->fd < 0 || ftruncate(file->fd, (off_t)kept->bytes) != 0)
         return tdm_file_failed(file->path, errno, err);
-    return kept > 0 ? TDM_OK : tdm_file_put(file->fd, file->path, head, strlen(head), err);
+    return kept->bytes > 0 ? TDM_OK : tdm_file_put(file->fd, file->path, head, strlen(head), err);
 }
 
 /* ---- gradient norms of the parts of a model ---- */
@@ -136,8 +143,8 @@ static enum tdm_status open_norms(struct tdm_log *log, const char *directory, ui
         bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
                                   part_name(log, part, name));
     snprintf(log->row + bytes, log->row_bytes - bytes, "\n");
-    uint32_t rows;
-    return open_csv(directory, TDM_LOG_NORMS, log->row, resumed_step, &log->norms, &rows, err);
+    struct kept_rows kept;
+    return open_csv(directory, TDM_LOG_NORMS, log->row, resumed_step, &log->norms, &kept, err);
 }
 
 static void free_log(struct tdm_log *log)
@@ -152,6 +159,14 @@ static void free_log(struct tdm_log *log)
     free(log);
 }
 
+static enum tdm_status sync_names(const char *directory, struct tdm_error *err)
+{
+    int reason = tdm_directory_sync(directory);
+    if (reason == 0)
+        reason = tdm_directory_sync_parent(directory);
+    return reason == 0 ? TDM_OK : tdm_file_failed(directory, reason, err);
+}
+
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **out, struct tdm_error *err)
 {
@@ -161,28 +176,37 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
     log->train.fd = log->norms.fd = log->validation.fd = log->events.fd = -1;
     log->layers = layers;
     enum tdm_status status = TDM_OK;
-    uint32_t rows;
+    struct kept_rows steps = {0}, evaluations = {0};
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         status = tdm_file_failed(directory, errno, err);
     if (status == TDM_OK)
         status = open_csv(directory, TDM_LOG_TRAIN,
                           "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,"
                           "device_used_bytes,host_used_bytes\n",
-                          resumed_step, &log->train, &rows, err);
+                          resumed_step, &log->train, &steps, err);
     if (status == TDM_OK)
         status = open_norms(log, directory, resumed_step, err);
     if (status == TDM_OK)
         status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n",
-                          resumed_step, &log->validation, &log->evaluated, err);
+                          resumed_step, &log->validation, &evaluations, err);
     if (status == TDM_OK)
         status =
             tdm_events_create(directory, resumed_step, &log->events.path, &log->events.fd, err);
+    if (status == TDM_OK)
+        status = sync_names(directory, err);
     if (status != TDM_OK) {
         free_log(log);
         return status;
     }
+    log->last_step = steps.last_step;
+    log->evaluated = evaluations.of_resumed;
     *out = log;
     return TDM_OK;
+}
+
+uint64_t tdm_log_last_step(const struct tdm_log *log)
+{
+    return log->last_step;
 }
 
 uint32_t tdm_log_evaluated(const struct tdm_log *log)
@@ -311,6 +335,18 @@ enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, const cha
         TDM_OK)
         (void)tdm_events_add(log->events.fd, log->events.path, step, 1, &scalar, &failure);
     return lose(log, &failure, err);
+}
+
+void tdm_log_flush(struct tdm_log *log)
+{
+    struct tdm_error failure = {.status = TDM_OK};
+    if (log == NULL || log->is_lost)
+        return;
+    const struct growing *files[] = {&log->train, &log->norms, &log->validation, &log->events};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && failure.status == TDM_OK; i++)
+        if (fsync(files[i]->fd) != 0 && errno != EINVAL) /* EINVAL: a device */
+            (void)tdm_file_failed(files[i]->path, errno, &failure);
+    (void)lose(log, &failure, NULL);
 }
 
 enum tdm_status tdm_log_close(struct tdm_log *log, enum tdm_status status, struct tdm_error *err)

@@ -31,6 +31,10 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **log, struct tdm_error *err);
 
+/* The last step of which it had a row when it was opened, of those up to `resumed_step`; 0: none.
+ */
+uint64_t tdm_log_last_step(const struct tdm_log *log);
+
 /* Evaluations on texts that it has after the step that the run goes on from. */
 uint32_t tdm_log_evaluated(const struct tdm_log *log);
 
@@ -51,6 +55,10 @@ enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *ste
 enum tdm_status tdm_log_evaluation(struct tdm_log *log, uint64_t step, const char *text,
                                    double loss, uint64_t tokens, double seconds,
                                    struct tdm_error *err);
+
+/* Waits until what was logged is on disk, so that a checkpoint that is saved after it is never
+ * ahead of the log. NULL is allowed. tdm_log_close() returns a failure. */
+void tdm_log_flush(struct tdm_log *log);
 
 /* Closes and frees; NULL is allowed. Returns `status`, or the first failure of a write if that is
  * TDM_OK. */

@@ -2,6 +2,7 @@
 /* Checks the files of a run before anything is done. */
 #include "executor/run_paths.h"
 
+#include "base/file.h"
 #include "base/inputs.h"
 #include "executor/log.h"
 #include "models/weights.h"
@@ -35,6 +36,13 @@ struct output {
     const char *path;   /* NULL: not written */
 };
 
+static enum tdm_status refuse_place(const char *option, const char *path, const char *by,
+                                    struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "%s %s: is where %s writes", option, path, by);
+    return tdm_hint(err, "give each a place of its own");
+}
+
 /* --force must not replace what the run reads, and no output may lie at or within the path of
  * another. `beside` are the files that SQLite writes beside the trace, or NULL. */
 static enum tdm_status check_outputs(const struct tdm_run_options *options,
@@ -65,10 +73,8 @@ static enum tdm_status check_outputs(const struct tdm_run_options *options,
         }
         for (size_t j = 0; j < count && status == TDM_OK && path != NULL; j++)
             if (strcmp(outputs[j].by, outputs[i].by) != 0 && outputs[j].path != NULL &&
-                tdm_path_within(path, outputs[j].path)) {
-                tdm_fail(err, TDM_USAGE, "%s %s: is where %s writes", option, path, outputs[j].by);
-                status = tdm_hint(err, "give each a place of its own");
-            }
+                tdm_path_within(path, outputs[j].path))
+                status = refuse_place(option, path, outputs[j].by, err);
     }
     return status;
 }
@@ -84,14 +90,19 @@ static enum tdm_status check_log(const struct tdm_run_options *options, const st
     if (options->schedule_count > 1)
         return tdm_fail(err, TDM_USAGE, "--log %s: %u schedules train; one can be logged",
                         options->log_path, options->schedule_count);
+    /* A directory that is written as a whole cannot have the log in it. One of checkpoints can. */
+    if (options->save_path != NULL && options->save_every == 0 &&
+        tdm_path_within(options->log_path, options->save_path))
+        return refuse_place("--log", options->log_path, "--save", err);
+    if (options->gradients_path != NULL &&
+        tdm_path_within(options->log_path, options->gradients_path))
+        return refuse_place("--log", options->log_path, "--save-gradients", err);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == TDM_OK; i++) {
         const struct tdm_input given[] = {{"--evaluate", options->evaluate_path, NULL},
                                           {"SCHEDULE", options->schedule_paths[0], NULL}};
-        size_t bytes = strlen(options->log_path) + strlen(names[i]) + 2;
-        char *path = malloc(bytes);
+        char *path = tdm_path_join(options->log_path, names[i]);
         if (path == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its names", options->log_path);
-        snprintf(path, bytes, "%s/%s", options->log_path, names[i]);
         status = tdm_inputs_spare(texts->inputs, texts->count, "--log", path, err);
         if (status == TDM_OK)
             status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), "--log", path, err);

@@ -217,6 +217,7 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     const struct tdm_checkpoint_moment moment = moment_of(weights, history);
     struct tdm_weights_target target = target_of(weights, program->schedule, false);
     struct tdm_save *save = NULL;
+    tdm_log_flush(weights->log);
     free(weights->companions);
     weights->companions = companions_of(weights, *saved_step);
     if (weights->companions != NULL)
@@ -272,6 +273,7 @@ enum tdm_status tdm_run_weights_begin_within(struct tdm_run_weights *weights, ui
 {
     struct tdm_processes *processes = weights->options->processes;
     *save = (struct tdm_within_save){.began_seconds = now_seconds()};
+    tdm_log_flush(weights->log);
     enum tdm_status status = tdm_run_weights_await(weights, saved_step, err);
     if (status == TDM_OK && tdm_processes_number(processes) == 0)
         status = make_directory(weights, step, save, err);

@@ -10,6 +10,7 @@
 #include "executor/arenas.h"
 #include "executor/checkpoint.h"
 #include "executor/checkpoint_folder.h"
+#include "executor/log.h"
 #include "executor/run.h"
 #include "executor/save.h"
 #include "executor/snapshot.h"
@@ -28,6 +29,7 @@ struct tdm_run_weights {
     struct tdm_snapshot
         *snapshot;         /* for saves beside the next step; NULL: they are between steps */
     struct tdm_save *save; /* that goes on beside a step; NULL: none */
+    struct tdm_log *log;   /* is flushed before a checkpoint is saved; NULL: none */
     char *companions;      /* a directory that the last save copied from; NULL: none */
     struct tdm_tokens_identity tokens; /* of the text, if checkpoints are read or written */
 };

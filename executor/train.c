@@ -223,6 +223,27 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
     tell_lost_log(t, &failure);
 }
 
+/* Rows of steps that the log does not have because they were run without it: the checkpoint knows
+ * their losses and norms. */
+static void fill_log(const struct training *t)
+{
+    const uint64_t had = tdm_log_last_step(t->log);
+    struct tdm_error failure = {.status = TDM_OK};
+    for (uint64_t step = had + 1; had > 0 && step <= t->history.count; step++) {
+        const struct tdm_history_step *known = &t->history.steps[step - 1];
+        const struct tdm_log_step logged = {.step = step,
+                                            .has_loss = t->run->options->backend->executes,
+                                            .loss = known->loss,
+                                            .gradient_norm = known->gradient_norm,
+                                            .learning_rate = NAN,
+                                            .seconds = NAN,
+                                            .tokens_per_second = NAN,
+                                            .mfu = NAN};
+        (void)tdm_log_step(t->log, &logged, &failure);
+    }
+    tell_lost_log(t, &failure);
+}
+
 /* Finds the first op whose output is not finite, if the user wants it, and adds it to the message.
  */
 static void find_first(const struct training *t, uint64_t step, struct tdm_error *err)
@@ -551,8 +572,11 @@ static enum tdm_status open_training(struct training *t, uint32_t index, struct 
     if (status == TDM_OK && run->options->log_path != NULL)
         status = tdm_log_open(run->options->log_path, t->program->schedule->model->layers,
                               t->position.step, &t->log, err);
+    run->weights.log = t->log;
     if (status != TDM_OK)
         return status;
+    if (t->log != NULL)
+        fill_log(t);
     tdm_midstep_open(&t->midstep, here, forecasts[here - run->arenas], run->listener, run->recorder,
                      planned_device_bytes(t, here));
     tdm_walk_watch(tdm_team_walk_first(t->walk), &t->midstep.watch);
@@ -626,6 +650,7 @@ enum tdm_status tdm_train(struct tdm_run *run, uint32_t index, struct tdm_run_re
         tdm_run_weights_await(&run->weights, &result->saved_step, status == TDM_OK ? err : NULL);
     status = status == TDM_OK ? saved : status;
     result->finished = status == TDM_OK;
+    run->weights.log = NULL;
     status = tdm_log_close(t.log, status, err);
     close_training(&t);
     return status;

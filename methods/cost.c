@@ -9,10 +9,15 @@
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
 
-/* Unmasked pairs of a query and a key, in one layer of one sequence. */
+/* Unmasked pairs of a query and a key, in one layer of one sequence: none where it has no
+ * attention.
+ */
 static double seen_pairs(const struct tdm_model *model, uint32_t layer, double tokens)
 {
-    double window = (double)model->layer_kinds[layer].window;
+    const struct tdm_layer_kind *kind = &model->layer_kinds[layer];
+    double window = (double)kind->window;
+    if (kind->no_attention || kind->delta || kind->short_conv)
+        return 0;
     if (window == 0 || window >= tokens)
         return tokens * (tokens + 1) / 2;
     return window * (window + 1) / 2 + (tokens - window) * window;
@@ -45,27 +50,6 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
      * for the forward's two. Frozen weights have no gradient. */
     cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
     cost->attention_flops = attention * (3.5 + again);
-}
-
-double tdm_torch_trained_parameters(const struct tdm_model *model,
-                                    const struct tdm_torch_settings *s)
-{
-    static const enum tdm_role roles[TDM_PROJECTIONS] = {
-        [TDM_PROJECTION_Q] = TDM_ROLE_Q,      [TDM_PROJECTION_K] = TDM_ROLE_K,
-        [TDM_PROJECTION_V] = TDM_ROLE_V,      [TDM_PROJECTION_O] = TDM_ROLE_O,
-        [TDM_PROJECTION_QKV] = TDM_ROLE_QKV,  [TDM_PROJECTION_GATE] = TDM_ROLE_GATE,
-        [TDM_PROJECTION_UP] = TDM_ROLE_UP,    [TDM_PROJECTION_GATE_UP] = TDM_ROLE_GATE_UP,
-        [TDM_PROJECTION_DOWN] = TDM_ROLE_DOWN};
-    double elements = 0;
-    if (s->lora_rank == 0)
-        return (double)model->parameters;
-    for (uint32_t i = 0; i < model->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_tensor *weight = tdm_model_tensor(model, i, roles[p]);
-            if (weight != NULL && (s->lora_targets >> p & 1) != 0)
-                elements += (double)s->lora_rank * (double)(weight->rows + weight->columns);
-        }
-    return elements;
 }
 
 struct tdm_gpu_group tdm_torch_all_ranks(const struct tdm_torch_settings *s)

@@ -41,10 +41,6 @@ double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_m
 /* All GPUs as one group, with nodes as in the settings. */
 struct tdm_gpu_group tdm_torch_all_ranks(const struct tdm_torch_settings *settings);
 
-/* Number of trained parameters: all of them, or those of the adapters. */
-double tdm_torch_trained_parameters(const struct tdm_model *model,
-                                    const struct tdm_torch_settings *settings);
-
 /* The fraction (0 to 1) of the layers' forward that checkpointing computes again. */
 double tdm_torch_forwards_again(const struct tdm_model *model,
                                 const struct tdm_torch_settings *settings);

@@ -91,6 +91,9 @@ enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char
 /* A bool: the first of two values is true. */
 enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* So begins an assumption of what was read and compared with no run: plain answers say it. */
+#define TDM_NOT_MEASURED "not measured: "
+
 /* Projections that get adapters. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
@@ -123,6 +126,7 @@ extern const struct tdm_key_need tdm_need_lora, tdm_need_chunked_logits, tdm_nee
 
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all methods that run Hugging Face's models */
+extern const struct tdm_method_key tdm_keys_peft[];     /* of adapters other than LoRA */
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
 extern const struct tdm_method_key tdm_keys_whole[];    /* of ranks with whole parameters */

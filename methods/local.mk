@@ -49,10 +49,14 @@ libtidemark_a_SOURCES += \
 
 # PyTorch: its allocator, Hugging Face's models, DDP and FSDP.
 libtidemark_a_SOURCES += \
+	methods/torch/adapter.c methods/torch/adapter.h \
+	methods/torch/adapter_keys.c \
+	methods/torch/adapter_weights.c \
 	methods/torch/adapters.c \
 	methods/torch/allocator.c methods/torch/allocator.h \
 	methods/torch/attention.c \
 	methods/torch/cache.c \
+	methods/torch/changes.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/delta.c \
 	methods/torch/experts.c \
@@ -70,6 +74,8 @@ libtidemark_a_SOURCES += \
 	methods/torch/model.c methods/torch/model.h \
 	methods/torch/optimizer.c \
 	methods/torch/optimizer_single.c \
+	methods/torch/prompts.c \
+	methods/torch/rotations.c \
 	methods/torch/parts.h \
 	methods/torch/rounds.c methods/torch/rounds.h \
 	methods/torch/run.c methods/torch/run.h \

@@ -290,6 +290,19 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     return status != TDM_OK || method->check == NULL ? status : method->check(model, settings, err);
 }
 
+bool tdm_method_is_limit(const char *assumption)
+{
+    return strncmp(assumption, TDM_NOT_MEASURED, sizeof(TDM_NOT_MEASURED) - 1) == 0;
+}
+
+const char *tdm_method_summary(const struct tdm_method_settings *settings)
+{
+    const struct tdm_wrapper *wrapper = settings->torch.wrapper;
+    const char *of_wrapper =
+        wrapper == NULL || wrapper->summary == NULL ? NULL : wrapper->summary(settings);
+    return of_wrapper != NULL ? of_wrapper : settings->method->summary;
+}
+
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings)
 {

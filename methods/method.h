@@ -139,8 +139,13 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
 enum tdm_status tdm_second_check(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings, struct tdm_error *err);
 
+/* One line of what the method is under these settings. */
+const char *tdm_method_summary(const struct tdm_method_settings *settings);
+
 /* One line of what these settings assume beside the keys; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings);
+/* Does it say that something was compared with no run? */
+bool tdm_method_is_limit(const char *assumption);
 
 #endif

@@ -155,7 +155,8 @@ void tdm_mixers_read_layers(struct tdm_json_reader *reader, enum tdm_mixers mixe
             read_types(reader, keys[i], model);
             break;
         } else if (i + 1 == sizeof(keys) / sizeof(keys[0]) && mixers != TDM_MIXERS_SHORT) {
-            tdm_json_fail(reader, keys[i], "is missing; give the kind of every layer");
+            tdm_json_fail(reader, keys[mixers == TDM_MIXERS_NEMOTRON ? 0 : i],
+                          "is missing; give the kind of every layer");
         }
     const json_t *full = json_object_get(reader->object, "full_attn_idxs");
     for (uint32_t i = 0; i < model->layers; i++) {

@@ -41,16 +41,6 @@ static enum tdm_status no_memory(const char *directory, const char *name, struct
     return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", directory, name);
 }
 
-/* "DIRECTORY/NAME"; malloc'ed. */
-static char *join(const char *directory, const char *name)
-{
-    size_t bytes = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", directory, name);
-    return path;
-}
-
 /* ---- names, shapes, shards ---- */
 
 /* The names, ranks and shapes of a model's tensors. */
@@ -131,7 +121,7 @@ enum tdm_status tdm_tensor_set_begin_file(const struct tdm_tensor_set *set, uint
                                           struct tdm_error *err)
 {
     const struct tdm_tensor_shard *shard = &set->shards[number];
-    char *path = join(set->directory, shard->name);
+    char *path = tdm_path_join(set->directory, shard->name);
     if (path == NULL)
         return no_memory(set->directory, shard->name, err);
     enum tdm_status status = tdm_safetensors_create(path, set->dtype, shard->end - shard->first,
@@ -151,7 +141,7 @@ static enum tdm_status verify_file(const struct tdm_tensor_set *set, uint32_t nu
                                    struct tdm_error *err)
 {
     const struct tdm_tensor_shard *shard = &set->shards[number];
-    char *path = join(set->directory, shard->name);
+    char *path = tdm_path_join(set->directory, shard->name);
     enum tdm_status status =
         path == NULL ? no_memory(set->directory, shard->name, err)
                      : tdm_safetensors_verify(path, set->dtype, shard->end - shard->first,
@@ -254,7 +244,7 @@ enum tdm_status tdm_tensor_set_share(const char *directory, const char *stem,
         status = write_index(set, err);
     for (uint32_t i = 0; i < set->shard_count && makes && status == TDM_OK; i++) {
         const struct tdm_tensor_shard *shard = &set->shards[i];
-        char *path = join(set->directory, shard->name);
+        char *path = tdm_path_join(set->directory, shard->name);
         status = path == NULL ? no_memory(set->directory, shard->name, err)
                               : tdm_safetensors_reserve(path, dtype, shard->end - shard->first,
                                                         set->tensors + shard->first, err);
@@ -267,7 +257,7 @@ enum tdm_status tdm_tensor_set_join_file(const struct tdm_tensor_set *set, uint3
                                          struct tdm_safetensors_share *file, struct tdm_error *err)
 {
     const struct tdm_tensor_shard *shard = &set->shards[number];
-    char *path = join(set->directory, shard->name);
+    char *path = tdm_path_join(set->directory, shard->name);
     *file = (struct tdm_safetensors_share){.writer = {.fd = -1}};
     enum tdm_status status = path == NULL
                                  ? no_memory(set->directory, shard->name, err)
@@ -291,7 +281,7 @@ enum tdm_status tdm_tensor_set_sum(const struct tdm_tensor_set *set, uint32_t nu
                                    uint64_t *checksum, struct tdm_error *err)
 {
     const struct tdm_tensor_shard *shard = &set->shards[number];
-    char *path = join(set->directory, shard->name);
+    char *path = tdm_path_join(set->directory, shard->name);
     enum tdm_status status = path == NULL
                                  ? no_memory(set->directory, shard->name, err)
                                  : tdm_safetensors_sum(path, set->dtype, shard->end - shard->first,
@@ -376,7 +366,7 @@ static enum tdm_status open_next(const char *directory, const char *from, const 
     if (name == NULL || checksum == NULL || strchr(name, '/') != NULL || name[0] == '.')
         return tdm_fail(err, TDM_INPUT, "%s: \"%s\" does not name its files and their checksums",
                         from, key);
-    char *path = join(directory, name);
+    char *path = tdm_path_join(directory, name);
     enum tdm_status status = path == NULL ? no_memory(directory, name, err)
                                           : tdm_safetensors_open(path, &opened->file, err);
     free(path);

@@ -7,8 +7,8 @@
  *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s) (linear + 3 cubic gate^2))
  *
  * Memory-bound: for each column of a row the forward moves 3 elements, the backward 6. The backward
- * leaves `activated` in the place of its gradient, for the gradient of the next weights. An op of
- * its own would move 3 elements more, and the backward then 5. A thread does 8 columns with 16-byte
+ * also leaves `activated` in the place of its gradient, for the gradient of the next weights. With
+ * an op of its own for that, the two would move 3 and 5. A thread does 8 columns with 16-byte
  * accesses of bf16, or one if rows do not allow that.
  */
 #include "executor/cuda/device.cuh"

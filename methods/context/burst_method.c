@@ -130,13 +130,14 @@ const char *tdm_burst_assumption(const struct tdm_model *model,
 {
     static const char *const masks[] = {
         [TDM_BURST_CAUSAL] = NULL,
-        [TDM_BURST_STRIPED] = "causal stripes: ranks have the same pairs but for one a "
-                              "query; not compared with a run",
-        [TDM_BURST_SLIDING] = "a window in stripes: all ranks have the same pairs; not compared "
-                              "with a run",
-        [TDM_BURST_BLOCK] = "blocks by flex_attention, compiled; all ranks have the same pairs; "
-                            "without the mask of all pairs that it is made from; not compared with "
-                            "a run",
+        [TDM_BURST_STRIPED] =
+            TDM_NOT_MEASURED "causal stripes: ranks have the same pairs but for one "
+                             "a query",
+        [TDM_BURST_SLIDING] = TDM_NOT_MEASURED "a window in stripes: all ranks have the same pairs",
+        [TDM_BURST_BLOCK] =
+            TDM_NOT_MEASURED "blocks by flex_attention, compiled; all ranks have the "
+                             "same pairs; without the mask of all pairs that it is "
+                             "made from",
         [TDM_BURST_FULL] = NULL,
     };
     (void)model;

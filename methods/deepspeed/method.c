@@ -319,9 +319,9 @@ static const char *assumption3(const struct tdm_method_settings *settings)
 {
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
     if (s->offload_optimizer == TDM_OFFLOAD_NVME || s->offload_param == TDM_OFFLOAD_NVME)
-        return "swapping to NVMe as read in DeepSpeed 0.19; it was compared with no run";
+        return TDM_NOT_MEASURED "swapping to NVMe as read in DeepSpeed 0.19";
     return tdm_zeropp_has_second(s) || s->quantized_weights || s->quantized_gradients
-               ? "ZeRO++ as read in DeepSpeed 0.19; it was compared with no run"
+               ? TDM_NOT_MEASURED "ZeRO++ as read in DeepSpeed 0.19"
                : NULL;
 }
 

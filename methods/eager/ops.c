@@ -297,12 +297,18 @@ static struct tdm_eager_value *gelu_new(struct tdm_eager *m, struct tdm_eager_va
     return y;
 }
 
-/* relu, which saves its result, and the square of that: ReLUSquaredActivation. */
-static struct tdm_eager_value *squared_relu(struct tdm_eager *m, struct tdm_eager_value *x)
+/* It saves its result. */
+struct tdm_eager_value *tdm_relu(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"ReluBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    struct tdm_eager_value *positive = finish_saving(m, node, tdm_value_like(m, x));
+    return finish_saving(m, node, tdm_value_like(m, x));
+}
+
+/* relu and the square of that: ReLUSquaredActivation. */
+static struct tdm_eager_value *squared_relu(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *positive = tdm_relu(m, x);
     struct tdm_eager_value *y = tdm_square(m, positive);
     tdm_drop(m, positive);
     return y;

@@ -44,6 +44,7 @@ struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_val
 struct tdm_eager_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation activation,
                                      struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_relu(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_softplus(struct tdm_eager *m, struct tdm_eager_value *x);
 /* xIELU, operation by operation, with its two trained numbers. */
 struct tdm_eager_value *tdm_xielu(struct tdm_eager *m, struct tdm_eager_value *x,

@@ -11,8 +11,9 @@
 /* True: q, k and v stay where the product wrote them, and so do their gradients, without copies. */
 static bool interleaved(const struct tdm_megatron *t)
 {
-    return t->set.learned_positions && t->heads == t->groups && t->layout.context == 1 &&
-           !(t->flash && t->batch > 1) && t->set.attention != TDM_BACKEND_UNFUSED;
+    return t->set.learned_positions && t->heads == t->groups && t->sharing == 1 &&
+           t->layout.context == 1 && !(t->flash && t->batch > 1) &&
+           t->set.attention != TDM_BACKEND_UNFUSED;
 }
 
 static void split_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -33,7 +34,7 @@ static void split(struct tdm_megatron *t, struct tdm_eager_value *mixed,
 {
     static const struct tdm_eager_op op = {"SplitAlongDimBackward", false, split_backward};
     struct tdm_node *node = tdm_node_new(t->m, &op, &mixed, 1);
-    const uint64_t heads[] = {t->heads, t->groups, t->groups};
+    const uint64_t heads[] = {t->heads * t->sharing, t->groups, t->groups};
     if (node != NULL)
         node->context = t;
     for (uint32_t i = 0; i < 3; i++) {
@@ -42,6 +43,39 @@ static void split(struct tdm_megatron *t, struct tdm_eager_value *mixed,
         tdm_node_output(t->m, node, i, parts[i]);
     }
     tdm_node_done(t->m, node);
+    if (t->sharing > 1) /* the query heads of this rank, of those of its group */
+        parts[0] = tdm_replace(t->m, parts[0],
+                               tdm_columns(t->m, parts[0], t->heads * t->config->head_dim));
+}
+
+/* mappings.py _reduce_scatter_along_last_dim: the parts are put one below the other, and summed. */
+static void gather_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *parts = tdm_value_like(m, grads[0]);
+    results[0] = tdm_value_new(m, node->edges[0].rows, node->edges[0].columns, BF16);
+    tdm_drop(m, parts);
+}
+
+struct tdm_eager_value *megatron_gather_groups(struct tdm_megatron *t,
+                                               struct tdm_eager_value *mixed)
+{
+    static const struct tdm_eager_op op = {"_AllGatherFromTensorParallelRegionBackward", false,
+                                           gather_backward};
+    struct tdm_eager *m = t->m;
+    const uint64_t columns = (t->heads * t->sharing + 2 * t->groups) * t->config->head_dim;
+    if (t->sharing == 1)
+        return mixed;
+    struct tdm_node *node = tdm_node_new(m, &op, &mixed, 1);
+    /* _gather_along_last_dim: ranks one below the other, then side by side. */
+    struct tdm_eager_value *gathered =
+        tdm_value_new(m, mixed->rows * t->layout.tensor, mixed->columns, BF16);
+    struct tdm_eager_value *whole =
+        tdm_value_new(m, mixed->rows, mixed->columns * t->layout.tensor, BF16);
+    tdm_drop(m, gathered);
+    whole = megatron_finish(t, node, whole);
+    tdm_drop(m, mixed);
+    return tdm_replace(m, whole, tdm_columns(m, whole, columns));
 }
 
 static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,

@@ -102,7 +102,8 @@ static void add_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
                           struct megatron_layer *layer, const struct tdm_layer_kind *kind)
 {
     uint64_t hidden = t->config->hidden, dim = t->config->head_dim;
-    uint64_t qkv = (t->heads + 2 * t->groups) * dim;
+    /* Ranks that share KV heads divide q, k and v evenly all the same. */
+    uint64_t qkv = (t->heads * t->sharing + 2 * t->groups) * dim / t->sharing;
     bool biased = t->set.linear_bias;
     add_product(t, chunk, &layer->projection, hidden, t->heads * dim, layer);
     if (biased)

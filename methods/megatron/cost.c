@@ -20,6 +20,8 @@
 #include "methods/megatron/parts.h"
 #include "methods/method.h"
 
+#include <math.h>
+
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
 
@@ -88,7 +90,8 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;
     double hidden = rows * model->hidden * BF16_BYTES;
     double dims = (double)(model->head_dim + megatron_value_dim(model)); /* of k and v; q and o */
-    double kv = rows * model->kv_heads * dims / (double)l.tensor * BF16_BYTES;
+    double kv =
+        rows * fmax(model->kv_heads, (double)l.tensor) * dims / (double)l.tensor * BF16_BYTES;
     double qo = rows * model->query_heads * dims / (double)l.tensor * BF16_BYTES;
     const struct megatron_divider *divider = &megatron_dividers[s->exchange];
     if (!divider->rings && !divider->exchanges)
@@ -105,6 +108,12 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
                              layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1));
     tdm_traffic_add(&cost->exposed, tensor,
                     layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1));
+    /* Ranks that share KV heads gather the joint q, k, v. */
+    if (model->latent.kv_rank == 0 && l.tensor > model->kv_heads)
+        tdm_traffic_add(&cost->exposed, tensor,
+                        layers * share(l.tensor) * rows *
+                            (double)(model->query_heads + 2 * model->kv_heads) * model->head_dim *
+                            BF16_BYTES * (forwards + 1));
     /* The input of a product is gathered again for its weight's gradient. */
     if (l.sequence_parallel && (settings->torch.lora_rank == 0 || s->regather))
         tdm_traffic_add(&cost->sent, tensor, layers * 2 * share(l.tensor) * hidden);

@@ -33,6 +33,7 @@ static struct tdm_eager_value *attend(struct tdm_megatron *t, const struct megat
     struct tdm_eager_value *mixed =
         megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias, layer->qkv,
                              layer->qkv_bias, &layer->adapters[ADAPTED_QKV]);
+    mixed = megatron_gather_groups(t, mixed);
     megatron_keep(m, &kept, mixed);
     tdm_label(m, "self_attention.core_attention");
     struct tdm_eager_value *heads = megatron_attention(t, layer, mixed, &kept);

@@ -84,6 +84,7 @@ struct tdm_megatron {
     /* Sizes on this rank: tokens of a micro-batch, whole and divided by sequence parallelism;
      * heads, width of the MLP, rows of the embedding. */
     uint64_t rows, part_rows, heads, groups, width, vocabulary;
+    uint64_t sharing; /* tensor ranks that share a KV head, 1 where each has its own */
     uint64_t context_rank, data_rank, expert_data_rank;
     uint64_t lora_rank; /* 0: all parameters are trained */
     uint32_t lora_targets;
@@ -208,6 +209,11 @@ static inline uint64_t megatron_value_dim(const struct tdm_model *model)
 {
     return model->latent.kv_rank > 0 ? model->latent.value_dim : model->head_dim;
 }
+
+/* Where tensor ranks share KV heads: q, k and v of all of them gathered, and of these the group of
+ * this rank. Takes `mixed`, and returns it where they do not. */
+struct tdm_eager_value *megatron_gather_groups(struct tdm_megatron *t,
+                                               struct tdm_eager_value *mixed);
 
 /* From the joint product of q, k, v to the output of all heads. `recompute` of the settings may
  * make core attention run again. */

@@ -155,7 +155,7 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
                                      struct tdm_megatron_layout *l, struct tdm_error *err)
 {
     uint64_t stage_layers = 0;
-    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0)
+    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0 && l->pipeline > 1)
         return tdm_fail(err, TDM_USAGE,
                         "--set num_layers_per_virtual_pipeline_stage: uneven stages that are "
                         "interleaved are not modelled");
@@ -191,7 +191,13 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
     uint64_t tokens = settings->torch.tokens;
     char divisors[TDM_DIVISORS_BYTES];
     const uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
-    if (model->query_heads % l->tensor != 0 || model->kv_heads % l->tensor != 0 ||
+    /* attention.py: of more ranks than KV heads, equal numbers share one. */
+    const bool shares = model->latent.kv_rank == 0 && l->tensor > model->kv_heads;
+    const uint64_t kv_heads = shares ? l->tensor : model->kv_heads;
+    if (model->query_heads % l->tensor != 0 || kv_heads % l->tensor != 0 ||
+        (shares &&
+         (l->tensor % model->kv_heads != 0 ||
+          model->head_dim * (model->query_heads + 2 * model->kv_heads) % l->tensor != 0)) ||
         model->intermediate % l->tensor != 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set tensor_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
@@ -219,14 +225,15 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
                         "--set hierarchical_context_parallel_sizes: %" PRIu64 " times %" PRIu64
                         " is not the %" PRIu64 " ranks of context parallelism",
                         s->exchange_heads, s->exchange_ring, l->context);
-    if (model->kv_heads / l->tensor % l->exchange_heads != 0 ||
+    if (kv_heads / l->tensor % l->exchange_heads != 0 ||
         model->query_heads / l->tensor % l->exchange_heads != 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set cp_comm_type: %" PRIu64 " ranks that exchange heads do not divide "
                  "%" PRIu64 " KV heads of a GPU",
-                 l->exchange_heads, model->kv_heads / l->tensor);
-        return tdm_hint(err, "numbers that do: %s; cp_comm_type=p2p takes any",
-                        tdm_divisors_format(heads / l->tensor, 1, UINT64_MAX, divisors));
+                 l->exchange_heads, kv_heads / l->tensor);
+        return tdm_hint(
+            err, "numbers that do: %s; cp_comm_type=p2p takes any",
+            tdm_divisors_format(shares ? 1 : heads / l->tensor, 1, UINT64_MAX, divisors));
     }
     uint64_t parts = l->context > 1 ? 2 * l->context : 1;
     l->sequence_parallel = s->sequence_parallel && l->tensor > 1;
@@ -451,12 +458,16 @@ enum tdm_status tdm_megatron_check(const struct tdm_model *model,
 const char *tdm_megatron_assumption(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings)
 {
+    struct tdm_megatron_layout l;
+    if (model->latent.kv_rank == 0 && tdm_megatron_layout(model, settings, &l, NULL) == TDM_OK &&
+        l.tensor > model->kv_heads)
+        return TDM_NOT_MEASURED "tensor ranks that share a KV head, as read in Megatron-Core";
     if (settings->megatron.hybrid)
         return "the step is that of a sequence of all tokens; a shorter one may leave a rank as many "
                "as max_seqlen_per_dp_cp_rank";
     if (model->latent.kv_rank > 0 && settings->megatron.context != 1)
-        return "latent attention on several context ranks as read in Transformer Engine; it was "
-               "compared with no run";
+        return TDM_NOT_MEASURED "latent attention on several context ranks as read in Transformer "
+                                "Engine";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "--window-size is that of the model; kernels store as much with it as without";
     return NULL;
@@ -499,7 +510,8 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->sequence_parallel = l->sequence_parallel;
     t->part_rows = t->sequence_parallel ? t->rows / l->tensor : t->rows;
     t->heads = config->query_heads / l->tensor;
-    t->groups = config->kv_heads / l->tensor;
+    t->sharing = l->tensor > config->kv_heads ? l->tensor / config->kv_heads : 1;
+    t->groups = config->kv_heads * t->sharing / l->tensor;
     t->width = config->intermediate / l->tensor;
     uint64_t multiple = t->set.vocabulary_multiple * l->tensor;
     t->vocabulary = tdm_size_ceil_div(config->vocabulary, multiple) * t->set.vocabulary_multiple;

@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "methods/method.h"
+#include "methods/serving/parts.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -371,12 +372,18 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     return TDM_OK;
 }
 
+bool tdm_serving_leaves_vision(const struct tdm_model *model,
+                               const struct tdm_method_settings *settings)
+{
+    /* Gemma 3 without a tower has 26 layers or less. */
+    return strcmp(model->architecture, "Gemma3ForCausalLM") == 0 && model->layers > 26 &&
+           settings->serving.other_weights_bytes == 0;
+}
+
 static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
-    /* Gemma 3 without a tower has 26 layers or less. */
-    if (strcmp(model->architecture, "Gemma3ForCausalLM") == 0 && model->layers > 26 &&
-        settings->serving.other_weights_bytes == 0)
+    if (tdm_serving_leaves_vision(model, settings))
         return "vLLM loads the vision tower of this model too, about 0.8 GiB that are not counted: "
                "--set other_weights=0.8G";
     if (model->latent.kv_rank > 0)

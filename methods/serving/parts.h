@@ -14,6 +14,10 @@ struct tdm_serving_layers {
 struct tdm_serving_layers tdm_serving_stage(const struct tdm_model *model,
                                             const struct tdm_serving *serving, uint32_t stage);
 
+/* Is there a vision tower whose weights nobody counted? */
+bool tdm_serving_leaves_vision(const struct tdm_model *model,
+                               const struct tdm_method_settings *settings);
+
 /* KV heads that a GPU has: no fewer than one. */
 uint64_t tdm_serving_kv_heads(const struct tdm_model *model, const struct tdm_serving *serving);
 

@@ -181,7 +181,10 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
 static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
-    (void)settings;
+    if (tdm_serving_leaves_vision(model, settings))
+        return "SGLang loads the vision tower of this model too, about 0.8 GiB that are not counted; "
+               "layers with windows keep all tokens, as with "
+               "disable_hybrid_swa_memory";
     return tdm_model_shortest_window(model, UINT64_MAX) > 0
                ? "layers with windows keep all tokens, as with disable_hybrid_swa_memory"
                : NULL;

@@ -256,6 +256,10 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
         return scattered(t, p, tdm_torch_linear(m, t, x, weight, bias, weight->module));
     if (t->settings.adapter == TDM_ADAPTER_IA3)
         return scaled_projection(m, t, layer, p, x);
+    if (t->settings.adapter == TDM_ADAPTER_LOHA || t->settings.adapter == TDM_ADAPTER_LOKR)
+        return tdm_torch_changed(m, t, layer, p, x);
+    if (t->settings.adapter == TDM_ADAPTER_OFT || t->settings.adapter == TDM_ADAPTER_BOFT)
+        return tdm_torch_rotated(m, t, layer, p, x);
     uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
     struct tdm_eager_value *input = tdm_module_enter(t, both, x);
     struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);

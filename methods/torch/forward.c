@@ -9,6 +9,17 @@
 
 #include <stddef.h>
 
+/* enable_input_require_grads, with adapters and checkpoints. */
+static void require_gradient(struct tdm_torch_model *t, struct tdm_eager_value *embedded)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    if (s->lora_rank == 0 || s->checkpointing == TDM_CHECKPOINTING_OFF || embedded->requires_grad ||
+        !t->m->grad_enabled)
+        return;
+    tdm_value_require_grad(t->m, embedded);
+    t->input = tdm_take(embedded);
+}
+
 struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
@@ -18,6 +29,10 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_eager_value *embedded = tdm_tensor_embedding(t);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
+    if (tdm_adapter_is_prompt(s)) {
+        require_gradient(t, embedded);
+        embedded = tdm_torch_prompted(t, embedded);
+    }
     if (t->position_weight != NULL) {
         tdm_label(m, "position_ids");
         tdm_torch_positions(t);
@@ -30,11 +45,7 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     }
     if (t->embedding_scale != NULL)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
-    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad &&
-        m->grad_enabled) {
-        tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
-        t->input = tdm_take(embedded);
-    }
+    require_gradient(t, embedded);
     if ((t->config->parts & (TDM_PART_MULTIPLIERS | TDM_PART_FALCON_H1)) != 0)
         embedded = tdm_replace(m, embedded, tdm_mul_number(m, embedded));
     embedded = tdm_unit_leave(t, TDM_MODULE_EMBEDDING, embedded);
@@ -288,6 +299,8 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
     loss = t->settings.second.trainer == TDM_TRAINER_SFT ? base_and_loss(t) : tdm_second_loss(t);
     loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
+    tdm_drop(m, t->prompt_labels);
+    t->prompt_labels = NULL;
     m->autocast = false;
     tdm_autocast_clear(m);
     call(t, t->settings.wrapper->after_forward);

@@ -396,9 +396,17 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 
 static const char *assumption(const struct tdm_method_settings *settings)
 {
+    return settings->torch.fsdp.version_1 ? TDM_NOT_MEASURED
+               "FSDP 1 as its source has it; adapters are one flat parameter of their "
+               "layer"
+                                          : NULL;
+}
+
+static const char *summary(const struct tdm_method_settings *settings)
+{
     return settings->torch.fsdp.version_1
-               ? "FSDP 1 is modelled from its source: no step of it was measured; adapters are one "
-                 "flat parameter of their layer"
+               ? "FullyShardedDataParallel (FSDP 1) around every layer and the whole: flat parameters, "
+                 "gradients and states are shards"
                : NULL;
 }
 
@@ -414,6 +422,7 @@ const struct tdm_wrapper tdm_fsdp_wrapper = {
     .shards_quantized = true,
     .check = check,
     .assumption = assumption,
+    .summary = summary,
     .cost = add_cost,
     .create = create_groups,
     .free = free_groups,

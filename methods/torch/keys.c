@@ -14,7 +14,6 @@
 #define LAYER_MOST 4096u
 #define TE_ROWS 8u
 #define RANK_MOST 65536u
-#define VERA_RANK 256u /* peft/tuners/vera/config.py */
 #define LABELS_MOST 1000000u
 #define ACCUMULATION_MOST 1000000u
 
@@ -178,7 +177,9 @@ static bool has_wide_products(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
     bool adapters = torch->lora_rank > 0 && torch->peft;
-    return (adapters || torch->logits == TDM_LOGITS_CHUNKED) && !torch->wrapper->mixes_precision;
+    const bool encoder = torch->lora_rank > 0 && torch->adapter == TDM_ADAPTER_P_TUNING;
+    return (adapters || encoder || torch->logits == TDM_LOGITS_CHUNKED) &&
+           !torch->wrapper->mixes_precision;
 }
 
 static bool has_bf16_weights(const struct tdm_key_case *c)
@@ -244,7 +245,7 @@ static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
 static const struct tdm_key_need needs_wide_products = {
-    "without fp32 adapters (lora=peft) or logits=chunked", has_wide_products};
+    "without fp32 adapters (lora=peft, P_TUNING) or logits=chunked", has_wide_products};
 static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
@@ -319,24 +320,6 @@ static const char *settled_attention(const struct tdm_key_case *c, char *text)
 {
     (void)text;
     return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
-}
-
-/* Adapters without a rank need no lora_rank. */
-static enum tdm_status read_peft_type(const struct tdm_method_key *key, const char *value,
-                                      struct tdm_method_settings *settings, struct tdm_error *err)
-{
-    static const char *const names[] = {"LORA", "IA3", "VERA", "LN_TUNING"};
-    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (strcasecmp(value, names[i]) != 0)
-            continue;
-        settings->torch.adapter = (enum tdm_adapter)i;
-        if (i != TDM_ADAPTER_LORA && settings->torch.lora_rank == 0)
-            settings->torch.lora_rank = i == TDM_ADAPTER_VERA ? VERA_RANK : 1;
-        return TDM_OK;
-    }
-    tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not modelled; expected %s", key->name, value,
-             key->values);
-    return tdm_hint(err, "the nearest that is known is LORA");
 }
 
 const struct tdm_method_key tdm_keys_torch[] = {
@@ -415,10 +398,6 @@ const struct tdm_method_key tdm_keys_whole[] = {
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
      .needs = {&needs_vision}},
-    {"peft_type", "LORA|IA3|VERA|LN_TUNING", "LORA",
-     "adapters by peft's names; IA3 and LN_TUNING have no rank, VERA's is lora_rank; IA3 is of k, v "
-     "and down unless lora_targets names others",
-     .read = read_peft_type, .needs = {&tdm_need_lora}},
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
@@ -521,8 +500,8 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
     if (mixer == NULL && !model->experts.shared_gate)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
-    if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS && !mlp &&
-        (torch->lora_targets & ~heads) != 0) {
+    if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS &&
+        !tdm_adapter_is_prompt(torch) && !mlp && (torch->lora_targets & ~heads) != 0) {
         tdm_fail(err, TDM_USAGE, "--set %s: adapters of %s of %s are not modelled",
                  torch->adapter == TDM_ADAPTER_LORA ? "lora_rank" : "peft_type",
                  mixer != NULL ? mixer : "shared experts", model->architecture);
@@ -579,12 +558,9 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                  part, model->architecture);
         return tdm_hint(err, "tensor-parallel and megatron-cp take it");
     }
-    if (torch->adapter != TDM_ADAPTER_LORA && torch->quantization != TDM_QUANTIZATION_NONE)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set peft_type: of quantized weights LORA alone is modelled");
-    if (torch->adapter != TDM_ADAPTER_LORA && torch->dora)
-        return tdm_fail(err, TDM_USAGE, "--set use_dora: it is of peft_type=LORA");
-    enum tdm_status status = check_mixed(model, torch, settings->method->name, err);
+    enum tdm_status status = tdm_adapter_check(model, torch, err);
+    if (status == TDM_OK)
+        status = check_mixed(model, torch, settings->method->name, err);
     if (status != TDM_OK)
         return status;
     if (torch->image_tokens > torch->tokens)
@@ -633,8 +609,9 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->mamba.heads > 0)
-        return "Mamba-2 by the kernels of mamba-ssm and causal-conv1d, read and not measured; without them "
-               "transformers needs many times as much";
+        return TDM_NOT_MEASURED
+            "Mamba-2 by the kernels of mamba-ssm and causal-conv1d, as read; without "
+            "them transformers needs many times as much";
     if (model->short_kernel > 0)
         return "short convolutions by the kernel of causal-conv1d";
     if (tdm_torch_counts_vision(&settings->torch, model))

@@ -28,9 +28,9 @@ struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t 
     return value;
 }
 
-static struct tdm_eager_value *add_parameter(struct tdm_torch_model *t, uint32_t module,
-                                             uint64_t rows, uint64_t columns,
-                                             uint16_t element_bytes, bool trained)
+struct tdm_eager_value *tdm_torch_add_parameter(struct tdm_torch_model *t, uint32_t module,
+                                                uint64_t rows, uint64_t columns,
+                                                uint16_t element_bytes, bool trained)
 {
     const struct tdm_wrapper *w = t->settings.wrapper;
     struct tdm_eager_value *value =
@@ -46,16 +46,6 @@ static bool is_norm_or_embedding(enum tdm_role role)
     return role == TDM_ROLE_EMBEDDING || tdm_role_is_norm(role);
 }
 
-static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t layer,
-                                           uint32_t module, uint64_t rows, uint64_t columns)
-{
-    t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
-    struct tdm_eager_value *value = add_parameter(t, tdm_layer_module(layer, module), rows, columns,
-                                                  t->settings.peft ? FP32 : t->weight_bytes, true);
-    t->states[t->parameter_count - 1].matrix = rows > 1;
-    return value;
-}
-
 static const struct {
     enum tdm_role weight, bias; /* the same role twice: it has no bias */
 } projection_roles[TDM_PROJECTIONS] = {
@@ -69,6 +59,11 @@ static const struct {
     [TDM_PROJECTION_GATE_UP] = {TDM_ROLE_GATE_UP, TDM_ROLE_GATE_UP},
     [TDM_PROJECTION_DOWN] = {TDM_ROLE_DOWN, TDM_ROLE_DOWN_BIAS},
 };
+
+enum tdm_role tdm_projection_role(enum tdm_projection projection)
+{
+    return projection_roles[projection].weight;
+}
 
 _Static_assert((unsigned)TDM_MODULE_ROLES + TDM_ROLES <= (unsigned)TDM_MODULE_ADAPTED,
                "every role has a module");
@@ -133,8 +128,8 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     bool trained =
         !t->settings.frozen &&
         (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
-    struct tdm_eager_value *value = add_parameter(t, module_of(unit, role), tensor->rows,
-                                                  tensor->columns, t->weight_bytes, trained);
+    struct tdm_eager_value *value = tdm_torch_add_parameter(
+        t, module_of(unit, role), tensor->rows, tensor->columns, t->weight_bytes, trained);
     t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
                                                role != TDM_ROLE_EXPERTS_GATE_UP &&
                                                role != TDM_ROLE_EXPERTS_DOWN;
@@ -172,7 +167,8 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
     struct tdm_eager_value *leaf;
     if (t->settings.wrapper->shards_quantized) {
         uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
-        add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
+        tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16,
+                                false);
         leaf = tdm_quantized_leaf_of_shard(t->m, t->settings.quantization, tensor->rows,
                                            tensor->columns, quantized);
     } else {
@@ -234,98 +230,6 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
     layer->post_mlp_norm = add_weight(t, number, TDM_ROLE_POST_MLP_NORM);
 }
 
-/* IA3: a number for each output, of the MLP's last product for each input. peft takes k, v and that
- * product where nothing is said (utils/constants.py). */
-static void add_ia3(struct tdm_torch_model *t)
-{
-    const uint32_t usual = 1u << TDM_PROJECTION_K | 1u << TDM_PROJECTION_V |
-                           1u << TDM_PROJECTION_DOWN | 1u << TDM_PROJECTION_QKV;
-    const uint32_t all = (1u << TDM_PROJECTIONS) - 1, said = t->settings.lora_targets,
-                   targets = said == all ? usual : said;
-    for (uint32_t i = 0; i < t->config->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_eager_value *weight = t->layers[i].weight[p];
-            if ((targets >> p & 1) != 0 && weight != NULL)
-                t->layers[i].down[p] =
-                    add_adapter(t, i, TDM_MODULE_DOWN + p, 1,
-                                p == TDM_PROJECTION_DOWN ? weight->columns : weight->rows);
-        }
-}
-
-/* VeRA: two frozen matrices of the largest sizes for all, and two vectors for each projection. */
-static void add_vera(struct tdm_torch_model *t)
-{
-    const struct tdm_torch_settings *s = &t->settings;
-    uint64_t inputs = 0, outputs = 0;
-    const uint16_t bytes = s->peft ? FP32 : t->weight_bytes;
-    for (uint32_t i = 0; i < t->config->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_eager_value *weight = t->layers[i].weight[p];
-            if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
-                continue;
-            inputs = weight->columns > inputs ? weight->columns : inputs;
-            outputs = weight->rows > outputs ? weight->rows : outputs;
-            t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, 1, weight->rows);
-            t->layers[i].down[p] = add_adapter(t, i, TDM_MODULE_DOWN + p, 1, s->lora_rank);
-        }
-    t->m->label = (struct tdm_label){.name = "vera", .layer = TDM_NO_LAYER};
-    t->vera[0] = tdm_value_new(t->m, s->lora_rank, inputs, bytes);
-    t->vera[1] = tdm_value_new(t->m, outputs, s->lora_rank, bytes);
-}
-
-/* A trained copy of a norm's weight or bias, which the model computes with. */
-static void copy_norm(struct tdm_torch_model *t, struct tdm_eager_value **norm)
-{
-    if (*norm == NULL)
-        return;
-    struct tdm_eager_value *copy = add_parameter(t, (*norm)->module, (*norm)->rows,
-                                                 (*norm)->columns, (*norm)->element_bytes, true);
-    *norm = copy;
-}
-
-/* peft's LN tuning: the norms of hidden states, in the dtype of the weights. */
-static void add_norm_copies(struct tdm_torch_model *t)
-{
-    for (uint32_t i = 0; i < t->config->layers; i++) {
-        struct torch_layer *layer = &t->layers[i];
-        struct tdm_eager_value **const norms[] = {
-            &layer->attention_norm, &layer->attention_norm_bias, &layer->mlp_norm,
-            &layer->mlp_norm_bias,  &layer->post_attention_norm, &layer->post_mlp_norm};
-        t->m->label = (struct tdm_label){.name = "ln_tuning", .layer = i};
-        for (unsigned n = 0; n < sizeof(norms) / sizeof(norms[0]); n++)
-            copy_norm(t, norms[n]);
-    }
-    t->m->label = (struct tdm_label){.name = "ln_tuning", .layer = TDM_NO_LAYER};
-    copy_norm(t, &t->final_norm);
-    copy_norm(t, &t->final_norm_bias);
-}
-
-/* LoRA: two matrices for every adapted projection, rank x inputs and outputs x rank. */
-static void add_adapters(struct tdm_torch_model *t)
-{
-    const struct tdm_torch_settings *s = &t->settings;
-    if (s->adapter == TDM_ADAPTER_IA3)
-        add_ia3(t);
-    else if (s->adapter == TDM_ADAPTER_VERA)
-        add_vera(t);
-    else if (s->adapter == TDM_ADAPTER_NORMS)
-        add_norm_copies(t);
-    if (s->adapter != TDM_ADAPTER_LORA)
-        return;
-    for (uint32_t i = 0; i < t->config->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_eager_value *weight = t->layers[i].weight[p];
-            if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
-                continue;
-            t->layers[i].down[p] =
-                add_adapter(t, i, TDM_MODULE_DOWN + p, s->lora_rank, weight->columns);
-            t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, weight->rows, s->lora_rank);
-            if (s->dora)
-                t->layers[i].magnitude[p] =
-                    add_adapter(t, i, TDM_MODULE_ADAPTED + p, 1, weight->rows);
-        }
-}
-
 /* peft's ModulesToSaveWrapper: trained copies, with which the model computes from now on. */
 static void add_copies(struct tdm_torch_model *t)
 {
@@ -340,8 +244,8 @@ static void add_copies(struct tdm_torch_model *t)
         if ((t->settings.modules_to_save & copies[i].module) == 0)
             continue;
         t->m->label = (struct tdm_label){.name = copies[i].name, .layer = TDM_NO_LAYER};
-        *places[i] = add_parameter(t, copies[i].number, (*places[i])->rows, (*places[i])->columns,
-                                   t->weight_bytes, true);
+        *places[i] = tdm_torch_add_parameter(t, copies[i].number, (*places[i])->rows,
+                                             (*places[i])->columns, t->weight_bytes, true);
     }
 }
 
@@ -349,8 +253,8 @@ static void add_copies(struct tdm_torch_model *t)
 static struct tdm_eager_value *add_score(struct tdm_torch_model *t, bool trained)
 {
     t->m->label = (struct tdm_label){.name = "score.weight", .layer = TDM_NO_LAYER};
-    return add_parameter(t, TDM_MODULE_HEAD, t->settings.labels, t->config->hidden, t->weight_bytes,
-                         trained && !t->settings.frozen);
+    return tdm_torch_add_parameter(t, TDM_MODULE_HEAD, t->settings.labels, t->config->hidden,
+                                   t->weight_bytes, trained && !t->settings.frozen);
 }
 
 static void add_parameters(struct tdm_torch_model *t)
@@ -381,7 +285,7 @@ static void add_parameters(struct tdm_torch_model *t)
         takes_float8(tdm_model_tensor(config, head, TDM_ROLE_HEAD)))
         t->head->float8 = TDM_FLOAT8_TE;
     if (t->settings.lora_rank > 0) {
-        add_adapters(t);
+        tdm_torch_add_adapters(t);
         add_copies(t);
         if (t->settings.logits == TDM_LOGITS_SCORE) /* peft trains a copy of it with SEQ_CLS */
             t->head = add_score(t, true);
@@ -396,7 +300,7 @@ static void add_parameters(struct tdm_torch_model *t)
     t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
     t->ids = t->settings.ids != NULL
                  ? tdm_take(t->settings.ids)
-                 : tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+                 : tdm_value_new(t->m, t->settings.batch, tdm_torch_own_tokens(t), INT64);
     tdm_torch_add_pixels(t);
 }
 
@@ -409,13 +313,15 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     uint64_t tensor_ranks = tdm_tensor_ranks(settings);
     struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
-    size_t most = config->tensor_count + projections * 3 + 4; /* with adapters and copies */
+    size_t most =
+        config->tensor_count + projections * 4 + 8; /* with adapters, prompts and copies */
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;
         t->part = part;
         t->config = part != NULL ? part : config;
         t->settings = *settings;
+        t->settings.tokens += tdm_adapter_prompt_tokens(settings);
         t->layers = calloc(config->layers, sizeof(*t->layers));
         t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
         t->states = calloc(most, sizeof(*t->states));

@@ -14,6 +14,7 @@
 #include "methods/eager/eager.h"
 #include "methods/eager/float8.h"
 #include "methods/eager/quantized.h"
+#include "methods/torch/adapter.h"
 #include "methods/torch/ddp.h"
 #include "methods/torch/fsdp.h"
 #include "methods/torch/second.h"
@@ -90,20 +91,6 @@ enum tdm_torch_grads {
     TDM_GRADS_UNSAID, /* default: held if there is no optimizer */
 };
 
-/* The projections of a layer, in the order in which modules hold them. */
-enum tdm_projection {
-    TDM_PROJECTION_Q,
-    TDM_PROJECTION_K,
-    TDM_PROJECTION_V,
-    TDM_PROJECTION_O,
-    TDM_PROJECTION_QKV, /* in place of the first three */
-    TDM_PROJECTION_GATE,
-    TDM_PROJECTION_UP,
-    TDM_PROJECTION_GATE_UP, /* in place of these two */
-    TDM_PROJECTION_DOWN,
-    TDM_PROJECTIONS
-};
-
 /* Modules of which peft trains a copy beside adapters. */
 enum tdm_saved_module { TDM_SAVED_EMBEDDING = 1, TDM_SAVED_HEAD = 2 };
 
@@ -111,9 +98,6 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 
 /* Liger's kernels in layers. */
 enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
-
-/* Adapters of peft. Those without a rank have lora_rank above 0 all the same. */
-enum tdm_adapter { TDM_ADAPTER_LORA, TDM_ADAPTER_IA3, TDM_ADAPTER_VERA, TDM_ADAPTER_NORMS };
 
 struct tdm_torch_settings {
     uint64_t tokens, batch;
@@ -145,6 +129,7 @@ struct tdm_torch_settings {
     uint32_t modules_to_save; /* bits of enum tdm_saved_module */
     bool rank_stabilised;     /* LoRA scaled by the root of its rank: the same memory */
     enum tdm_adapter adapter;
+    struct tdm_adapter_sizes adapter_sizes;
     bool dora;                  /* LoRA with a magnitude for each output: use_dora of peft */
     uint64_t accumulation;      /* backwards before a step; 0: as 1, or the wrapper's own */
     bool clips;                 /* norms of gradients are clipped before a step */

@@ -38,6 +38,9 @@ struct torch_layer {
     struct tdm_eager_value *down[TDM_PROJECTIONS],
         *up[TDM_PROJECTIONS],        /* adapters: A and B of LoRA, d and b of VeRA; IA3: one */
         *magnitude[TDM_PROJECTIONS]; /* of DoRA, or NULL */
+    struct tdm_eager_value *second_down[TDM_PROJECTIONS],
+        *second_up[TDM_PROJECTIONS];                      /* of LoHa and LoKr, or NULL */
+    struct tdm_eager_value *permutation[TDM_PROJECTIONS]; /* of BOFT, or NULL */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
     struct tdm_eager_value *attention_norm_bias, *mlp_norm_bias; /* of LayerNorm */
     struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* NULL if the model has none */
@@ -86,6 +89,8 @@ struct tdm_torch_model {
     uint32_t quantized_count;
     struct tdm_eager_value **parameters;
     struct torch_state *states;
+    struct tdm_eager_value *prompt[TDM_PROMPT_WEIGHTS]; /* of a trained prompt, or NULL */
+    struct tdm_eager_value *prompt_labels;  /* labels with those of the prompt, or NULL */
     struct tdm_eager_value *vera[2];        /* A and B of all of VeRA's adapters, or NULL */
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
@@ -119,9 +124,32 @@ static inline uint64_t tdm_fsdp_shards(const struct tdm_torch_settings *s)
     return s->ranks / tdm_fsdp_replicas(&s->fsdp) / tdm_tensor_ranks(s);
 }
 
+/* Makes the next parameter as the wrapper does, of a module. */
+struct tdm_eager_value *tdm_torch_add_parameter(struct tdm_torch_model *t, uint32_t module,
+                                                uint64_t rows, uint64_t columns,
+                                                uint16_t element_bytes, bool trained);
+/* Adapters beside projections, trained norms or prompts (adapter_weights.c). */
+void tdm_torch_add_adapters(struct tdm_torch_model *t);
+/* Tokens of a sequence without those of a trained prompt. */
+static inline uint64_t tdm_torch_own_tokens(const struct tdm_torch_model *t)
+{
+    return t->settings.tokens - tdm_adapter_prompt_tokens(&t->settings);
+}
+
 /* Makes the next parameter, a leaf. */
 struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
                                             uint64_t columns, uint16_t element_bytes, bool trained);
+
+/* A projection with LoHa or LoKr (changes.c), with OFT or BOFT (rotations.c). x is borrowed. */
+struct tdm_eager_value *tdm_torch_changed(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer, enum tdm_projection p,
+                                          struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_torch_rotated(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer, enum tdm_projection p,
+                                          struct tdm_eager_value *x);
+/* Puts a trained prompt before the embedded tokens, which it takes (prompts.c). */
+struct tdm_eager_value *tdm_torch_prompted(struct tdm_torch_model *t,
+                                           struct tdm_eager_value *embedded);
 
 /* The attention of a layer (attention.c). *kept: scores that the layer holds until it returns. */
 struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct tdm_torch_model *t,

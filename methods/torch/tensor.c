@@ -166,7 +166,7 @@ struct tdm_eager_value *tdm_tensor_scatter(const struct tdm_torch_model *t,
 struct tdm_eager_value *tdm_tensor_embedding(const struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
-    uint64_t tokens = t->settings.batch * t->settings.tokens;
+    uint64_t tokens = t->settings.batch * tdm_torch_own_tokens(t);
     if (ranks_of(t) == 1)
         return tdm_embedding(m, t->embedding, t->ids, tokens);
     struct tdm_eager_value *below = tdm_value_new(m, tokens, 1, BOOL),

@@ -54,6 +54,8 @@ struct tdm_wrapper {
     /* Refuses invalid combinations after keys were read; TDM_USAGE says why. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
+    /* What the method is under these settings, or NULL: as its row says. */
+    const char *(*summary)(const struct tdm_method_settings *settings);
     /* One line of assumptions under these settings, or NULL. */
     const char *(*assumption)(const struct tdm_method_settings *settings);
     /* Adds the bytes sent and other work to a cost that has the FLOPs of a step with one backward.

@@ -515,6 +515,18 @@ static void assert_file_holds(const char *path, const char *expected)
     free(data);
 }
 
+static void test_path_join(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"a", "a/x"}, {"a//", "a/x"}, {"a/b/", "a/b/x"}, {"/", "/x"}, {".", "./x"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *path = tdm_path_join(cases[i][0], "x");
+        assert_string_equal(path, cases[i][1]);
+        free(path);
+    }
+}
+
 static void test_write_whole(void **state)
 {
     (void)state;
@@ -733,6 +745,7 @@ int main(void)
         cmocka_unit_test(test_json_only),
         cmocka_unit_test(test_json_canonical),
         cmocka_unit_test(test_json_load),
+        cmocka_unit_test(test_path_join),
         cmocka_unit_test(test_write_whole),
         cmocka_unit_test(test_write_through_link),
         cmocka_unit_test(test_write_failures),

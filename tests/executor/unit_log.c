@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- a reader of event files ---- */
@@ -187,6 +188,20 @@ static void events_can_be_read(void **state)
     events_are(path, "0 brain.Event:2\n8 start\n");
     close(fd);
     assert_int_equal(unlink(path), 0);
+    free(path);
+    /* a clock that was ahead, and a name that no clock gave */
+    char ahead[64];
+    snprintf(ahead, sizeof(ahead), "events.out.tfevents.%lld.other.1",
+             (long long)time(NULL) + 5000);
+    assert_true(close(creat(ahead, 0666)) == 0);
+    assert_true(close(creat("events.out.tfevents.99999999999999999999.x", 0666)) == 0);
+    assert_int_equal(tdm_events_create(".", 7, &path, &fd, &err), TDM_OK);
+    assert_true(strcmp(strrchr(path, '/') + 1, ahead) > 0);
+    assert_true(strcmp(strrchr(path, '/') + 1, "events.out.tfevents.99999999999999999999.x") < 0);
+    close(fd);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(ahead), 0);
+    assert_int_equal(unlink("events.out.tfevents.99999999999999999999.x"), 0);
     free(path);
     assert_int_equal(tdm_events_create("no-such", 0, &path, &fd, &err), TDM_IO);
 }

@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+bool tdm_fuzz_searches = false;
+
 const struct tdm_fuzz_target tdm_fuzz_targets[] = {
     {"config", true, tdm_fuzz_config},     {"machine", true, tdm_fuzz_machine},
     {"schedule", true, tdm_fuzz_schedule}, {"settings", false, tdm_fuzz_settings},

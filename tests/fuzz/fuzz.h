@@ -24,6 +24,10 @@ struct tdm_fuzz_target {
     bool (*run)(const uint8_t *data, size_t bytes); /* was the input taken? */
 };
 
+/* Does libFuzzer search, or are inputs replayed? A search may leave out what others of its inputs
+ * do. */
+extern bool tdm_fuzz_searches;
+
 /* All targets; the last one has no name. */
 extern const struct tdm_fuzz_target tdm_fuzz_targets[];
 

@@ -18,6 +18,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
     const char *name = getenv("TDM_FUZZ_TARGET");
+    tdm_fuzz_searches = true;
     target = name == NULL ? NULL : tdm_fuzz_find(name);
     if (target == NULL) {
         fprintf(stderr, "TDM_FUZZ_TARGET must name a target: a folder of tests/fuzz/corpus\n");

@@ -70,6 +70,24 @@ static void timelines_reach_the_peak(void **state)
     tdm_model_free(model);
 }
 
+/* ---- costs ---- */
+
+/* LFM2 1.2B has attention in 6 of 16 layers, with 32 heads of 64: of 1,024 tokens these have
+ * 1,024 x 1,025 / 2 pairs, four FLOPs a pair and number, and the backward 2.5 times as many. */
+static void attention_costs_where_it_is(void **state)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_cost cost;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    read_settings("parallel", NULL, 0, 1024, 1, &settings);
+    must(tdm_model_load("lfm2-1.2b", &model, &err), &err);
+    tdm_torch_cost(model, &settings, &cost);
+    assert_true(fabs(cost.attention_flops - 3.5 * 6 * 4 * 32 * 64 * (1024.0 * 1025 / 2)) < 1);
+    tdm_model_free(model);
+}
+
 /* ---- seconds ---- */
 
 static void seconds_are_the_formula(void **state)
@@ -254,9 +272,10 @@ static void nodes_are_for_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(timelines_reach_the_peak), cmocka_unit_test(seconds_are_the_formula),
-        cmocka_unit_test(methods_of_one_gpu),       cmocka_unit_test(methods_of_two_gpus),
-        cmocka_unit_test(words_are_checked),        cmocka_unit_test(nodes_are_for_all),
+        cmocka_unit_test(timelines_reach_the_peak), cmocka_unit_test(attention_costs_where_it_is),
+        cmocka_unit_test(seconds_are_the_formula),  cmocka_unit_test(methods_of_one_gpu),
+        cmocka_unit_test(methods_of_two_gpus),      cmocka_unit_test(words_are_checked),
+        cmocka_unit_test(nodes_are_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

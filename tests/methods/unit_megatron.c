@@ -62,8 +62,8 @@ static void load(const char *model_name, const char *machine_name, struct tdm_mo
          &err);
 }
 
-/* Reads settings for 8 GPUs with the row's tensor, context and pipeline ranks. Spaces separate its
- * `pairs`. */
+/* Reads settings for 8 GPUs, or as many as tensor ranks, with the row's tensor, context and
+ * pipeline ranks. Spaces separate its `pairs`. */
 static enum tdm_status settle(const struct tdm_model *model, const struct row *row,
                               struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -82,8 +82,9 @@ static enum tdm_status settle(const struct tdm_model *model, const struct row *r
         snprintf(sizes[i], sizeof(sizes[i]), "%s=%u", names[i], (unsigned)values[i]);
         pairs[count++] = sizes[i];
     }
-    *settings = (struct tdm_method_settings){
-        .torch = {.tokens = row->context, .batch = row->batch, .ranks = 8}};
+    *settings = (struct tdm_method_settings){.torch = {.tokens = row->context,
+                                                       .batch = row->batch,
+                                                       .ranks = row->tensor > 8 ? row->tensor : 8}};
     must(tdm_method_find(row->parallel > 1 ? "megatron-cp" : "tensor-parallel", &method, err), err);
     enum tdm_status status = tdm_method_apply(method, pairs, count, settings, &choices, err);
     return status != TDM_OK ? status : tdm_method_check(model, settings, err);
@@ -168,10 +169,31 @@ static void steady_state_repeats(void **state)
     }
 }
 
+/* Of 64 heads and 8 KV heads of 128 and an MLP of 28,672, 16 ranks have half of what 8 have, of
+ * each token and layer: q and the output, of 8,192 numbers each, 64 log-sum-exps in fp32, 57,344
+ * inputs of SwiGLU and 28,672 outputs; but each has one K and one V of 128. */
+static void ranks_share_kv_heads(void **state)
+{
+    const uint64_t halved = 2 * 8192 * 2 + 64 * 4 + 57344 * 2 + 28672 * 2, tokens = 32768;
+    uint64_t residuals[2], weights[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const struct row row = {"b200", "llama-3-70b-12-layers", tokens, 1, 8u << i, 1, 1, "", 0,
+                                0};
+        const struct tdm_torch_step step = last_step(&row);
+        residuals[i] = step.categories[TDM_METHOD_RESIDUALS];
+        weights[i] = step.categories[TDM_METHOD_WEIGHTS];
+    }
+    assert_int_equal(residuals[0] - residuals[1], 12 * tokens * halved / 16);
+    /* All but norms is divided, q, k and v too: 10,240 x 8,192, o, gate, up and down. */
+    const uint64_t layer = 8192 * (10240 + 8192 + 3 * UINT64_C(28672));
+    assert_true(weights[0] - weights[1] >= 2 * 12 * layer / 16);
+}
+
 static void impossible_is_refused(void **state)
 {
     static const struct row bad[] = {
-        {.tensor = 16, .pipeline = 1, .parallel = 1, .pairs = ""}, /* KV heads */
+        {.tensor = 12, .pipeline = 1, .parallel = 1, .pairs = ""}, /* KV heads */
         {.tensor = 3, .pipeline = 1, .parallel = 1, .pairs = ""},
         {.tensor = 1, .pipeline = 8, .parallel = 1, .pairs = ""}, /* layers */
         {.tensor = 2, .pipeline = 1, .parallel = 1, .pairs = "distribute_saved_activations=yes"},
@@ -672,6 +694,7 @@ int main(void)
         cmocka_unit_test(peaks_are_as_published),
         cmocka_unit_test(orders_hold),
         cmocka_unit_test(steady_state_repeats),
+        cmocka_unit_test(ranks_share_kv_heads),
         cmocka_unit_test(impossible_is_refused),
         cmocka_unit_test(sent_bytes_are_counted),
         cmocka_unit_test(only_adapters_have_states),

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes of peft's adapters. Sources: peft 0.21, tuners/{lora,ia3,vera,loha,lokr,oft,boft}/layer.py,
+ * update_layer and create_adapter_parameters; tuners/{prompt_tuning,p_tuning}/model.py. */
+#include "methods/torch/adapter.h"
+
+#include "methods/torch/model.h"
+
+#include <stddef.h>
+
+static uint64_t greater(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* lokr/layer.py factorization: two divisors, the first at most `factor`, near the square root. */
+static void factorize(uint64_t dimension, uint64_t factor, uint64_t *small, uint64_t *large)
+{
+    if (factor > 0 && dimension % factor == 0) { /* may be in any order */
+        *small = factor;
+        *large = dimension / factor;
+        return;
+    }
+    uint64_t most = factor == 0 ? dimension : factor, m = 1, n = dimension;
+    const uint64_t length = m + n;
+    while (m < n) {
+        uint64_t next = m + 1;
+        while (dimension % next != 0)
+            next++;
+        if (next + dimension / next > length || next > most)
+            break;
+        m = next;
+        n = dimension / next;
+    }
+    *small = m < n ? m : n;
+    *large = m < n ? n : m;
+}
+
+/* The change is the Kronecker product of two matrices. Each is whole, or a product of rank r where
+ * that is small: the first with decompose_both alone. */
+static void lokr_shape(const struct tdm_torch_settings *s, uint64_t rows, uint64_t columns,
+                       struct tdm_adapter_shape *shape)
+{
+    const struct tdm_adapter_sizes *sizes = &s->adapter_sizes;
+    const uint64_t r = s->lora_rank;
+    uint64_t out[2], in[2];
+    factorize(columns, sizes->kron_factor, &in[0], &in[1]);
+    factorize(rows, sizes->kron_factor, &out[0], &out[1]);
+    shape->down = (struct tdm_adapter_matrix){out[0], in[0]};
+    shape->second_down = (struct tdm_adapter_matrix){out[1], in[1]};
+    if (sizes->kron_both && 2 * r < greater(out[0], in[0])) {
+        shape->down = (struct tdm_adapter_matrix){out[0], r};
+        shape->up = (struct tdm_adapter_matrix){r, in[0]};
+    }
+    if (2 * r < greater(out[1], in[1])) {
+        shape->second_down = (struct tdm_adapter_matrix){out[1], r};
+        shape->second_up = (struct tdm_adapter_matrix){r, in[1]};
+    }
+}
+
+/* oft/layer.py adjust_oft_parameters: the nearest divisor, of two as near the lower one. */
+static uint64_t nearest_divisor(uint64_t inputs, uint64_t number)
+{
+    if (number >= inputs)
+        return inputs;
+    uint64_t higher = number, lower = number;
+    while (inputs % higher != 0)
+        higher++;
+    while (inputs % lower != 0)
+        lower--;
+    return number - lower <= higher - number ? lower : higher;
+}
+
+/* Skew-symmetric blocks, of which the upper triangles are trained. */
+static void oft_shape(const struct tdm_torch_settings *s, uint64_t columns,
+                      struct tdm_adapter_shape *shape)
+{
+    const struct tdm_adapter_sizes *sizes = &s->adapter_sizes;
+    const uint64_t block = sizes->oft_block > 0 ? nearest_divisor(columns, sizes->oft_block)
+                                                : columns / nearest_divisor(columns, s->lora_rank);
+    shape->down = (struct tdm_adapter_matrix){sizes->oft_shared ? 1 : columns / block,
+                                              block * (block - 1) / 2};
+}
+
+void tdm_adapter_shape(const struct tdm_torch_settings *s, enum tdm_projection p, uint64_t rows,
+                       uint64_t columns, struct tdm_adapter_shape *shape)
+{
+    const uint64_t r = s->lora_rank, block = s->adapter_sizes.boft_block;
+    const struct tdm_adapter_matrix down = {r, columns}, up = {rows, r}, outputs = {1, rows};
+    *shape = (struct tdm_adapter_shape){.down = {0, 0}};
+    switch (s->adapter) {
+    case TDM_ADAPTER_LORA:
+        shape->down = down;
+        shape->up = up;
+        if (s->dora)
+            shape->magnitude = outputs;
+        break;
+    case TDM_ADAPTER_IA3: /* a number for each output, of the MLP's last product for each input */
+        shape->down = (struct tdm_adapter_matrix){1, p == TDM_PROJECTION_DOWN ? columns : rows};
+        break;
+    case TDM_ADAPTER_VERA:
+        shape->down = (struct tdm_adapter_matrix){1, r};
+        shape->up = outputs;
+        break;
+    case TDM_ADAPTER_LOHA:
+        shape->down = shape->second_down = up;
+        shape->up = shape->second_up = down;
+        break;
+    case TDM_ADAPTER_LOKR:
+        lokr_shape(s, rows, columns, shape);
+        break;
+    case TDM_ADAPTER_OFT:
+        oft_shape(s, columns, shape);
+        break;
+    case TDM_ADAPTER_BOFT: /* blocks, and a number for each output */
+        shape->down = (struct tdm_adapter_matrix){columns, block};
+        shape->magnitude = outputs;
+        break;
+    default:
+        break;
+    }
+}
+
+uint32_t tdm_adapter_targets(const struct tdm_torch_settings *s)
+{
+    const uint32_t all = (1u << TDM_PROJECTIONS) - 1,
+                   ia3 = 1u << TDM_PROJECTION_K | 1u << TDM_PROJECTION_V |
+                         1u << TDM_PROJECTION_DOWN | 1u << TDM_PROJECTION_QKV;
+    /* peft's, where nothing is said (utils/constants.py) */
+    return s->adapter == TDM_ADAPTER_IA3 && s->lora_targets == all ? ia3 : s->lora_targets;
+}
+
+bool tdm_adapter_is_prompt(const struct tdm_torch_settings *s)
+{
+    return s->lora_rank > 0 &&
+           (s->adapter == TDM_ADAPTER_PROMPT || s->adapter == TDM_ADAPTER_P_TUNING);
+}
+
+uint64_t tdm_adapter_prompt_tokens(const struct tdm_torch_settings *s)
+{
+    return tdm_adapter_is_prompt(s) ? s->adapter_sizes.virtual_tokens : 0;
+}
+
+void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                        struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS])
+{
+    const struct tdm_adapter_sizes *sizes = &s->adapter_sizes;
+    const uint64_t hidden = model->hidden,
+                   inner = sizes->encoder_hidden > 0 ? sizes->encoder_hidden : hidden;
+    const struct tdm_adapter_matrix rows = {sizes->virtual_tokens, hidden}, none = {0, 0},
+                                    encoder[] = {{inner, hidden}, {1, inner},      {inner, inner},
+                                                 {1, inner},      {hidden, inner}, {1, hidden}};
+    for (unsigned i = 0; i < TDM_PROMPT_WEIGHTS; i++)
+        shapes[i] = i == TDM_PROMPT_ROWS                 ? rows
+                    : s->adapter == TDM_ADAPTER_P_TUNING ? encoder[i - TDM_PROMPT_ENCODER]
+                                                         : none;
+}
+
+static double elements(struct tdm_adapter_matrix shape)
+{
+    return (double)shape.rows * (double)shape.columns;
+}
+
+static double of_norms(const struct tdm_model *model)
+{
+    static const enum tdm_role roles[] = {
+        TDM_ROLE_ATTENTION_NORM, TDM_ROLE_ATTENTION_NORM_BIAS, TDM_ROLE_MLP_NORM,
+        TDM_ROLE_MLP_NORM_BIAS,  TDM_ROLE_POST_ATTENTION_NORM, TDM_ROLE_POST_MLP_NORM,
+        TDM_ROLE_FINAL_NORM,     TDM_ROLE_FINAL_NORM_BIAS};
+    double sum = 0;
+    for (uint32_t unit = 0; unit <= tdm_model_head_unit(model); unit++)
+        for (unsigned i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
+            const struct tdm_tensor *tensor = tdm_model_tensor(model, unit, roles[i]);
+            sum += tensor == NULL ? 0 : (double)tensor->rows * (double)tensor->columns;
+        }
+    return sum;
+}
+
+double tdm_torch_trained_parameters(const struct tdm_model *model,
+                                    const struct tdm_torch_settings *s)
+{
+    const uint32_t targets = tdm_adapter_targets(s);
+    double sum = 0;
+    if (s->lora_rank == 0)
+        return (double)model->parameters;
+    if (s->adapter == TDM_ADAPTER_NORMS)
+        return of_norms(model);
+    if (tdm_adapter_is_prompt(s)) {
+        struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS];
+        tdm_adapter_prompt(model, s, shapes);
+        for (unsigned i = 0; i < TDM_PROMPT_WEIGHTS; i++)
+            sum += elements(shapes[i]);
+        return sum;
+    }
+    for (uint32_t i = 0; i < model->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_tensor *weight =
+                tdm_model_tensor(model, i, tdm_projection_role((enum tdm_projection)p));
+            struct tdm_adapter_shape shape;
+            if (weight == NULL || (targets >> p & 1) == 0)
+                continue;
+            tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
+            sum += elements(shape.down) + elements(shape.up) + elements(shape.second_down) +
+                   elements(shape.second_up) + elements(shape.magnitude);
+        }
+    return sum;
+}

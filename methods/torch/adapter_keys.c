@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of peft's adapters other than LoRA. Defaults are those of peft 0.21, tuners/NAME/config.py.
+ */
+#include "methods/method.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define RANK_MOST 65536u
+#define VERA_RANK 256u
+#define LYCORIS_RANK 8u /* of LoHa and LoKr */
+#define VIRTUAL_TOKENS_MOST 1000000u
+#define ENCODER_MOST 1000000u
+
+#define NEEDS_ADAPTER(name, condition, words)                        \
+    static bool has_##name(const struct tdm_key_case *c)             \
+    {                                                                \
+        const enum tdm_adapter adapter = c->settings->torch.adapter; \
+        return c->settings->torch.lora_rank > 0 && (condition);      \
+    }                                                                \
+    static const struct tdm_key_need needs_##name = {"without peft_type=" words, has_##name}
+
+NEEDS_ADAPTER(lokr, adapter == TDM_ADAPTER_LOKR, "LOKR");
+NEEDS_ADAPTER(oft, adapter == TDM_ADAPTER_OFT, "OFT");
+NEEDS_ADAPTER(boft, adapter == TDM_ADAPTER_BOFT, "BOFT");
+NEEDS_ADAPTER(prompt, adapter == TDM_ADAPTER_PROMPT || adapter == TDM_ADAPTER_P_TUNING,
+              "PROMPT_TUNING or P_TUNING");
+NEEDS_ADAPTER(p_tuning, adapter == TDM_ADAPTER_P_TUNING, "P_TUNING");
+
+static enum tdm_status read_factor(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    const long factor = strtol(value, &end, 10);
+    if (end == value || *end != '\0' || factor == 0 || factor < -1 || factor > RANK_MOST)
+        return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is neither -1 nor a divisor",
+                        key->name, value);
+    settings->torch.adapter_sizes.kron_factor = factor < 0 ? 0 : (uint64_t)factor;
+    return TDM_OK;
+}
+
+/* Adapters without a rank need no lora_rank. */
+static enum tdm_status read_peft_type(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const struct {
+        const char *name;
+        uint64_t rank; /* unless it is said */
+    } known[TDM_ADAPTERS] = {
+        [TDM_ADAPTER_LORA] = {"LORA", 0},
+        [TDM_ADAPTER_IA3] = {"IA3", 1},
+        [TDM_ADAPTER_VERA] = {"VERA", VERA_RANK},
+        [TDM_ADAPTER_NORMS] = {"LN_TUNING", 1},
+        [TDM_ADAPTER_LOHA] = {"LOHA", LYCORIS_RANK},
+        [TDM_ADAPTER_LOKR] = {"LOKR", LYCORIS_RANK},
+        [TDM_ADAPTER_OFT] = {"OFT", 1},
+        [TDM_ADAPTER_BOFT] = {"BOFT", 1},
+        [TDM_ADAPTER_PROMPT] = {"PROMPT_TUNING", 1},
+        [TDM_ADAPTER_P_TUNING] = {"P_TUNING", 1},
+    };
+    for (unsigned i = 0; i < TDM_ADAPTERS; i++) {
+        if (strcasecmp(value, known[i].name) != 0)
+            continue;
+        settings->torch.adapter = (enum tdm_adapter)i;
+        if (settings->torch.lora_rank == 0)
+            settings->torch.lora_rank = known[i].rank;
+        return TDM_OK;
+    }
+    tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not modelled; expected %s", key->name, value,
+             key->values);
+    return tdm_hint(err, "the nearest that is known is LORA");
+}
+
+const struct tdm_method_key tdm_keys_peft[] = {
+    {"peft_type", "LORA|IA3|VERA|LN_TUNING|LOHA|LOKR|OFT|BOFT|PROMPT_TUNING|P_TUNING", "LORA",
+     "adapters by peft's names; those of VERA, LOHA and LOKR have a rank, lora_rank; IA3 is of k, v "
+     "and down unless lora_targets names others",
+     .read = read_peft_type, .needs = {&tdm_need_lora}},
+    {"decompose_factor", "-1|N", "-1",
+     "of LOKR: a divisor of inputs and outputs, or the first below it; -1: near their roots",
+     .read = read_factor, .needs = {&needs_lokr}},
+    {"decompose_both", "no|yes", "no",
+     "of LOKR: also the first matrix is a product, where it is large", tdm_key_read_switch,
+     FIELD(torch.adapter_sizes.kron_both), .needs = {&needs_lokr}},
+    {"oft_block_size", "N", "32", "of OFT; 0: lora_rank is the number of blocks",
+     tdm_key_read_count, FIELD(torch.adapter_sizes.oft_block), .most = RANK_MOST,
+     .needs = {&needs_oft}},
+    {"block_share", "no|yes", "no", "of OFT: all blocks are one", tdm_key_read_switch,
+     FIELD(torch.adapter_sizes.oft_shared), .needs = {&needs_oft}},
+    {"boft_block_size", "N", "4", "of BOFT, with one butterfly factor", tdm_key_read_count,
+     FIELD(torch.adapter_sizes.boft_block), .least = 1, .most = RANK_MOST, .needs = {&needs_boft}},
+    {"num_virtual_tokens", "N", "20", "of PROMPT_TUNING and P_TUNING, before each sequence",
+     tdm_key_read_count, FIELD(torch.adapter_sizes.virtual_tokens), .least = 1,
+     .most = VIRTUAL_TOKENS_MOST, .needs = {&needs_prompt}},
+    {"encoder_hidden_size", "N", "0", "of P_TUNING's encoder (MLP); 0: the model's hidden size",
+     tdm_key_read_count, FIELD(torch.adapter_sizes.encoder_hidden), .most = ENCODER_MOST,
+     .needs = {&needs_p_tuning}},
+    {.name = NULL},
+};
+
+enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                                  struct tdm_error *err)
+{
+    if (s->lora_rank == 0)
+        return TDM_OK;
+    if (s->adapter != TDM_ADAPTER_LORA && s->quantization != TDM_QUANTIZATION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set peft_type: of quantized weights LORA alone is modelled");
+    if (s->adapter != TDM_ADAPTER_LORA && s->dora)
+        return tdm_fail(err, TDM_USAGE, "--set use_dora: it is of peft_type=LORA");
+    if (tdm_adapter_is_prompt(s) && s->second.trainer != TDM_TRAINER_SFT)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set peft_type: prompts with a second model or rewards "
+                        "are not modelled");
+    for (uint32_t i = 0; s->adapter == TDM_ADAPTER_BOFT && i < model->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_tensor *weight =
+                tdm_model_tensor(model, i, tdm_projection_role((enum tdm_projection)p));
+            if (weight != NULL && (s->lora_targets >> p & 1) != 0 &&
+                weight->columns % s->adapter_sizes.boft_block != 0)
+                return tdm_fail(err, TDM_USAGE,
+                                "--set boft_block_size: %" PRIu64 " does not divide the %" PRIu64
+                                " inputs of %s",
+                                s->adapter_sizes.boft_block, weight->columns,
+                                tdm_projection_name((enum tdm_projection)p));
+        }
+    return TDM_OK;
+}
