@@ -517,7 +517,7 @@ static struct tdm_simulation simulate_equal(uint32_t ranks)
     s->selector = (struct tdm_selector){.kind = TDM_SELECT_BLOCK, .block = 512};
     s->optimizer.kind = TDM_OPTIMIZER_NONE;
     s->dtypes.master = s->dtypes.moments = TDM_DTYPE_NONE;
-    s->machine->launch_seconds = 0;
+    s->machine->launch_seconds = s->machine->peer_seconds = 0;
     struct tdm_link *peer = &s->machine->topology.links[TDM_LINK_PEER];
     peer->bytes_per_second = peer->both_ways_bytes_per_second = 1e30;
     must(tdm_schedule_check(s, "equal", &err), &err);
