@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define SMOOTHING 0.6         /* weight of the best prices so far */
+#define MOST_SEARCHES 3u      /* all solutions of a program over those that are counted */
 #define MOST_ITERATIONS 50000 /* of the simplex in one solution: about a second */
 
 static enum tdm_status no_memory(struct tdm_error *err)
@@ -386,9 +387,14 @@ static enum tdm_status solve(struct tdm_relaxation *r, const struct enough *enou
 {
     double value = TDM_NO_BOUND;
     enum tdm_status status = TDM_OK;
-    for (unsigned i = 0; i < enough->solutions && status == TDM_OK; i++) {
+    /* until columns are there that fit, prices bound nothing: these solutions are not counted */
+    unsigned counted = 0;
+    for (unsigned i = 0;
+         i < MOST_SEARCHES * enough->solutions && counted < enough->solutions && status == TDM_OK;
+         i++) {
         if (i > 0 && r->bound_seconds >= enough->seconds)
             break;
+        counted += r->bound_seconds > 0;
         status = solve_once(r, &value, err);
         r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
         if (r->bound_seconds >= value * (1 - enough->tolerance))
