@@ -4,6 +4,7 @@
 
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/inputs.h"
 #include "base/lock.h"
 #include "base/size.h"
 #include "executor/checkpoint.h"
@@ -63,6 +64,40 @@ static size_t list(const char *path, const char *prefix, bool left, uint64_t **s
         (void)closedir(stream);
     *steps = found;
     return found == NULL ? 0 : count;
+}
+
+static bool is_checkpoint_name(const char *name)
+{
+    const char *rest;
+    return step_of(name, PREFIX, &rest) > 0 || step_of(name, WITHIN_PREFIX, &rest) > 0 ||
+           strncmp(name, LATEST, strlen(LATEST)) == 0;
+}
+
+bool tdm_checkpoint_folder_has(const char *folder, const char *path)
+{
+    char *inner = strdup(path);
+    bool has = false;
+    while (inner != NULL && !has) {
+        size_t length = strlen(inner);
+        while (length > 1 && inner[length - 1] == '/')
+            inner[--length] = '\0';
+        const char *name = strrchr(inner, '/');
+        char *parent = tdm_directory_parent(inner);
+        has = parent != NULL && is_checkpoint_name(name == NULL ? inner : name + 1) &&
+              tdm_path_within(parent, folder) && tdm_path_within(folder, parent);
+        if (parent != NULL && name == NULL) { /* its parent is where the command runs */
+            free(parent);
+            parent = NULL;
+        }
+        if (parent != NULL && strcmp(parent, inner) == 0) {
+            free(parent);
+            parent = NULL;
+        }
+        free(inner);
+        inner = parent;
+    }
+    free(inner);
+    return has;
 }
 
 /* Is `resumed` a checkpoint in this folder? */

@@ -2,8 +2,10 @@
 /* Checks the files of a run before anything is done. */
 #include "executor/run_paths.h"
 
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/inputs.h"
+#include "executor/checkpoint_folder.h"
 #include "executor/log.h"
 #include "models/weights.h"
 #include "texts/list.h"
@@ -79,6 +81,20 @@ static enum tdm_status check_outputs(const struct tdm_run_options *options,
     return status;
 }
 
+/* Is the log's directory in a checkpoint that the run may go on from? */
+static bool is_in_resumed(const struct tdm_run_options *options)
+{
+    const char *resumed = options->resume_path;
+    if (resumed == NULL)
+        return false;
+    char *folder = tdm_directory_parent(resumed);
+    const bool is_in = tdm_checkpoint_folder_has(resumed, options->log_path) ||
+                       (folder != NULL && tdm_checkpoint_folder_has(folder, resumed) &&
+                        tdm_path_within(options->log_path, resumed));
+    free(folder);
+    return is_in;
+}
+
 /* A log adds files to a directory, in which the run may read others; it must not replace those. */
 static enum tdm_status check_log(const struct tdm_run_options *options, const struct texts *texts,
                                  struct tdm_error *err)
@@ -94,6 +110,13 @@ static enum tdm_status check_log(const struct tdm_run_options *options, const st
     if (options->save_path != NULL && options->save_every == 0 &&
         tdm_path_within(options->log_path, options->save_path))
         return refuse_place("--log", options->log_path, "--save", err);
+    const bool is_in_saved = options->save_path != NULL &&
+                             tdm_checkpoint_folder_has(options->save_path, options->log_path);
+    if (is_in_saved || is_in_resumed(options)) {
+        tdm_fail(err, TDM_USAGE, "--log %s: is in a checkpoint of %s", options->log_path,
+                 is_in_saved ? "--save" : "--resume");
+        return tdm_hint(err, "give it a place of its own");
+    }
     if (options->gradients_path != NULL &&
         tdm_path_within(options->log_path, options->gradients_path))
         return refuse_place("--log", options->log_path, "--save-gradients", err);

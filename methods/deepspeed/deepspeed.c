@@ -96,6 +96,8 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     struct tdm_eager_value *value = tdm_torch_parameter(t, rows, columns, element_bytes, trained);
     struct zero_parameter *p = &d->parameters[number];
     struct zero_module *of = &d->modules[module];
+    if (of->count == ZERO_MODULE_PARAMETERS) /* a family's table has a module that is larger */
+        tdm_eager_no_memory(t->m);
     of->parameters[of->count++] = number;
     if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* the head uses it too */
         d->modules[TDM_MODULE_HEAD] = *of;

@@ -10,7 +10,9 @@
  * cannot use. */
 enum { ZERO_COMPUTE, ZERO_GATHER, ZERO_REDUCE };
 
-#define ZERO_MODULE_PARAMETERS 3u
+/* Of a module at most; that of an MLP with experts has ten: router, experts, their biases and the
+ * shared expert's. */
+#define ZERO_MODULE_PARAMETERS 16u
 #define ZERO_NONE UINT32_MAX
 
 struct zero_module {
