@@ -84,7 +84,7 @@ commands/completion/tidemark: commands/write_docs$(EXEEXT)
 	$(AM_V_GEN)$(MKDIR_P) commands/completion && commands/write_docs bash-completion > $@.new && mv $@.new $@
 EXTRA_DIST += man/tidemark.1.in
 CLEANFILES += man/tidemark.1 commands/completion/tidemark
-script_tests += tests/commands/completion tests/commands/man-options
+script_tests += tests/commands/completion tests/commands/every-model tests/commands/man-options
 
 cmocka_tests += tests/commands/unit_answers tests/commands/unit_prediction_schema tests/commands/unit_text
 tests_commands_unit_prediction_schema_SOURCES = tests/commands/unit_prediction_schema.c \

@@ -93,7 +93,6 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
 {
     struct tdm_burst *burst = &settings->burst;
     struct tdm_context *c = &settings->torch.context;
-    const struct tdm_layer_kind *first = &model->layer_kinds[0];
     tdm_context_settle(model, settings);
     settings->torch.attention = TDM_TORCH_SDPA_FLASH;
     settings->torch.checkpointing =
@@ -114,7 +113,8 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     if (settings->torch.ranks == 1)
         settings->communicators = settings->peers = 0;
     if (model->tied || model->parts != 0 || model->offset_norms || model->whole_qk_norm ||
-        first->experts || tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
+        model->experts.count > 0 || model->latent.kv_rank > 0 ||
+        tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
         return refuse_model(model, err);
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)

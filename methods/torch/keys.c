@@ -162,6 +162,21 @@ static bool has_lora(const struct tdm_key_case *c)
     return c->settings->torch.lora_rank > 0;
 }
 
+/* Only these of peft have a dropout of their inputs that is modelled. */
+static bool has_dropout(const struct tdm_key_case *c)
+{
+    const enum tdm_adapter adapter = c->settings->torch.adapter;
+    return has_lora(c) && (adapter == TDM_ADAPTER_LORA || adapter == TDM_ADAPTER_VERA);
+}
+
+/* Adapters of projections, which lora_targets chooses. */
+static bool has_projections(const struct tdm_key_case *c)
+{
+    const enum tdm_adapter adapter = c->settings->torch.adapter;
+    return has_lora(c) && adapter != TDM_ADAPTER_NORMS && adapter != TDM_ADAPTER_PROMPT &&
+           adapter != TDM_ADAPTER_P_TUNING;
+}
+
 static bool casts_adapters(const struct tdm_key_case *c)
 {
     return !c->settings->torch.wrapper->mixes_precision;
@@ -228,6 +243,9 @@ static bool never(const struct tdm_key_case *c)
 
 static const struct tdm_key_need needs_nothing = {"on memory: it changes a number alone", never};
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
+static const struct tdm_key_need needs_dropout = {"without peft_type=LORA or VERA", has_dropout};
+static const struct tdm_key_need needs_projections = {"without adapters of projections",
+                                                      has_projections};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
 static bool has_vision(const struct tdm_key_case *c)
@@ -380,7 +398,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
      "projections with adapters; where they are joint, qkv_proj and gate_up_proj",
-     .read = tdm_key_read_targets, .needs = {&tdm_need_lora}},
+     .read = tdm_key_read_targets, .needs = {&tdm_need_lora, &needs_projections}},
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
@@ -448,7 +466,7 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "modules of which copies are trained beside adapters", .read = read_modules,
      .needs = {&tdm_need_lora}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
-     .read = read_dropout, .needs = {&tdm_need_lora}},
+     .read = read_dropout, .needs = {&tdm_need_lora, &needs_dropout}},
     {"autocast", "weights|bf16", "weights",
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
      tdm_key_read_switch, FIELD(torch.autocast),
