@@ -183,6 +183,33 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* Can heads and MLP be divided among so many ranks? attention.py: of more ranks than KV heads, equal
+ * numbers share one. */
+static bool divides(const struct tdm_model *model, uint64_t tensor)
+{
+    const bool shares = model->latent.kv_rank == 0 && tensor > model->kv_heads;
+    if (model->query_heads % tensor != 0 || model->intermediate % tensor != 0)
+        return false;
+    return shares ? tensor % model->kv_heads == 0 &&
+                        model->head_dim * (model->query_heads + 2 * model->kv_heads) % tensor == 0
+                  : model->kv_heads % tensor == 0;
+}
+
+static enum tdm_status refuse_heads(const struct tdm_model *model, uint64_t tensor,
+                                    struct tdm_error *err)
+{
+    char sizes[TDM_DIVISORS_BYTES] = "1";
+    size_t length = 1;
+    for (uint64_t size = 2; size <= model->query_heads && length + 24 < sizeof(sizes); size++)
+        if (divides(model, size))
+            length += (size_t)snprintf(sizes + length, sizeof(sizes) - length, ", %" PRIu64, size);
+    tdm_fail(err, TDM_USAGE,
+             "--set tensor_model_parallel_size: %" PRIu64 " does not suit %" PRIu32
+             " heads, %" PRIu32 " KV heads and the MLP's %" PRIu32,
+             tensor, model->query_heads, model->kv_heads, model->intermediate);
+    return tdm_hint(err, "sizes that do: %s", sizes);
+}
+
 static enum tdm_status divide_heads(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_megatron_layout *l, struct tdm_error *err)
@@ -191,22 +218,10 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
     uint64_t tokens = settings->torch.tokens;
     char divisors[TDM_DIVISORS_BYTES];
     const uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
-    /* attention.py: of more ranks than KV heads, equal numbers share one. */
+    if (!divides(model, l->tensor))
+        return refuse_heads(model, l->tensor, err);
     const bool shares = model->latent.kv_rank == 0 && l->tensor > model->kv_heads;
     const uint64_t kv_heads = shares ? l->tensor : model->kv_heads;
-    if (model->query_heads % l->tensor != 0 || kv_heads % l->tensor != 0 ||
-        (shares &&
-         (l->tensor % model->kv_heads != 0 ||
-          model->head_dim * (model->query_heads + 2 * model->kv_heads) % l->tensor != 0)) ||
-        model->intermediate % l->tensor != 0) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set tensor_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
-                 " heads, %" PRIu32 " KV heads and the MLP's %" PRIu32,
-                 l->tensor, model->query_heads, model->kv_heads, model->intermediate);
-        return tdm_hint(err, "sizes that do: %s",
-                        tdm_divisors_format(tdm_common_divisor(heads, model->intermediate), 1,
-                                            UINT64_MAX, divisors));
-    }
     const struct megatron_divider *divider = &megatron_dividers[s->exchange];
     bool both = divider->exchanges && divider->rings;
     l->exchange_heads = 1;
