@@ -53,8 +53,8 @@ char *tdm_checkpoint_folder_last(const char *path);
  * none, or memory ran out. */
 char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after);
 
-/* Is `path`, which need not exist, a checkpoint of the folder `folder` by its name (step-N, within-N,
- * latest), or within one? */
+/* Is `path`, which need not exist, a checkpoint of the folder `folder` by its name (step-N,
+ * within-N, latest), or within one? */
 bool tdm_checkpoint_folder_has(const char *folder, const char *path);
 
 /* The checkpoint within `step` is complete: removes earlier ones, and all of another run. */

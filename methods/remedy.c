@@ -463,6 +463,22 @@ static struct tdm_variant by_method(const struct search *s, const struct tdm_met
     return other;
 }
 
+/* Does another method lack a key by which the user chose what is trained? It would train other
+ * tensors. */
+static bool trains_others(const struct search *s, const struct tdm_variant *other)
+{
+    static const char *const names[] = {"lora_rank", "peft_type", "quantization", "use_dora",
+                                        "modules_to_save"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const size_t asked = tdm_change_key(s->asked.method, names[i]);
+        const size_t kept = tdm_change_key(other->method, names[i]);
+        if (asked < TDM_METHOD_MOST_KEYS && s->asked.choices.said[asked] != NULL &&
+            (kept >= TDM_METHOD_MOST_KEYS || other->choices.said[kept] == NULL))
+            return true;
+    }
+    return false;
+}
+
 static enum tdm_status try_other_methods(struct search *s, struct tdm_error *err)
 {
     static const char *const names[] = {"fsdp", "zero3-offload"};
@@ -473,6 +489,8 @@ static enum tdm_status try_other_methods(struct search *s, struct tdm_error *err
         if (status != TDM_OK || method == s->asked.method)
             continue;
         s->base = by_method(s, method);
+        if (trains_others(s, &s->base))
+            continue;
         bool found;
         size_t noted = s->out->count;
         status = try_here(s, false, TDM_EFFECT_MACHINE, err);

@@ -183,8 +183,8 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
     return TDM_OK;
 }
 
-/* Can heads and MLP be divided among so many ranks? attention.py: of more ranks than KV heads, equal
- * numbers share one. */
+/* Can heads and MLP be divided among so many ranks? attention.py: of more ranks than KV heads,
+ * equal numbers share one. */
 static bool divides(const struct tdm_model *model, uint64_t tensor)
 {
     const bool shares = model->latent.kv_rank == 0 && tensor > model->kv_heads;
