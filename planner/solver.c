@@ -268,7 +268,9 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, stru
         how.msg_lev = GLP_MSG_OFF;
         how.it_lim = iterations;
         code = glp_simplex(solver->problem, &how);
-        if (code != 0 && code != GLP_EITLIM) { /* numerical trouble: start again */
+        /* numerical trouble, of which no solution can be one, too: start again */
+        if (code != GLP_EITLIM &&
+            (code != 0 || glp_get_status(solver->problem) == GLP_NOFEAS)) {
             glp_std_basis(solver->problem);
             how.presolve = GLP_ON;
             code = glp_simplex(solver->problem, &how);
@@ -277,7 +279,7 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, stru
     if (code == GLP_EITLIM)
         return tdm_fail(err, TDM_INTERNAL, "the solver took too many iterations");
     int status = code == 0 ? glp_get_status(solver->problem) : GLP_UNDEF;
-    if (status == GLP_NOFEAS)
+    if (status == GLP_NOFEAS || code == GLP_ENOPFS)
         return tdm_fail(err, TDM_INFEASIBLE, "the linear program has no solution");
     if (status != GLP_OPT)
         return tdm_fail(err, TDM_INTERNAL, "the solver gave up (code %d, status %d)", code, status);
