@@ -138,8 +138,12 @@ static bool team_op_of_another_layer_with_tags(struct trial *t)
 /* Does an op exchange heads of chunks of which the rank has none? */
 static bool exchanges_nothing(struct trial *t, size_t i)
 {
-    return is_op(t, i, TDM_OP_ALL_TO_ALL) &&
-           op_at(t, i)->access[TDM_ALL_TO_ALL_HEADS].buffer == TDM_NONE;
+    const struct tdm_op *op = op_at(t, i);
+    bool has_something = false;
+    for (uint32_t a = 0; a < op->access_count; a++)
+        has_something = has_something || op->access[a].buffer != TDM_NONE;
+    return !has_something ||
+           (is_op(t, i, TDM_OP_ALL_TO_ALL) && op->access[TDM_ALL_TO_ALL_HEADS].buffer == TDM_NONE);
 }
 
 /* Another chunk begins the round. Not that of a hop or an exchange of which a rank may have

@@ -162,12 +162,19 @@ void swap_slots(struct tdm_access *a, struct tdm_access *b)
     b->first_slot = slot;
 }
 
+/* Do both have a part of the content in common? TDM_PARTS and more: they have all. */
+static bool share_a_part(const struct tdm_access *a, const struct tdm_access *b)
+{
+    return a->part >= TDM_PARTS || b->part >= TDM_PARTS || a->part == b->part;
+}
+
 bool adds_to(struct trial *t, size_t i, const struct tdm_access *gradient)
 {
     const struct tdm_op *op = op_at(t, i);
     for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
         if (op->access[a].mode != TDM_READ && op->access[a].buffer == gradient->buffer &&
-            op->access[a].first_slot == gradient->first_slot)
+            op->access[a].first_slot == gradient->first_slot &&
+            share_a_part(&op->access[a], gradient))
             return true;
     return false;
 }
