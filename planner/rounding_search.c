@@ -131,11 +131,13 @@ static bool start_evenly(struct tdm_local_search *s)
     if (s->limits->fixed_groups || s->limits->richest < TDM_SEARCHED_SET)
         return false;
     s->best_cost *= EVENLY_SLOWER;
-    for (uint32_t stashed = 2; stashed <= TDM_MOST_STASHED; stashed *= 2)
+    const uint32_t least = tdm_rounding_stashed(s, 0);
+    const uint32_t most =
+        s->limits->fixed_rings ? least : tdm_rounding_stashed(s, TDM_MOST_STASHED);
+    for (uint32_t stashed = least; stashed <= most; stashed *= 2)
         for (uint32_t far = 0; far < layers; far++) {
             uint32_t poor = 0, high = layers - far;
-            if (!s->limits->fixed_rings)
-                s->point.rings.stashed = tdm_rounding_stashed(s, stashed);
+            s->point.rings.stashed = stashed;
             while (poor < high) {
                 const uint32_t middle = (poor + high) / 2;
                 lay_evenly(s, far, middle);
