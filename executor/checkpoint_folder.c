@@ -68,9 +68,11 @@ static size_t list(const char *path, const char *prefix, bool left, uint64_t **s
 
 static bool is_checkpoint_name(const char *name)
 {
-    const char *rest;
-    return step_of(name, PREFIX, &rest) > 0 || step_of(name, WITHIN_PREFIX, &rest) > 0 ||
-           strncmp(name, LATEST, strlen(LATEST)) == 0;
+    const char *rest = "";
+    const bool is_step =
+        step_of(name, PREFIX, &rest) > 0 || step_of(name, WITHIN_PREFIX, &rest) > 0;
+    return (is_step && rest[0] == '\0') || strcmp(name, LATEST) == 0 ||
+           strcmp(name, NEXT_LATEST) == 0;
 }
 
 bool tdm_checkpoint_folder_has(const char *folder, const char *path)
@@ -85,11 +87,8 @@ bool tdm_checkpoint_folder_has(const char *folder, const char *path)
         char *parent = tdm_directory_parent(inner);
         has = parent != NULL && is_checkpoint_name(name == NULL ? inner : name + 1) &&
               tdm_path_within(parent, folder) && tdm_path_within(folder, parent);
-        if (parent != NULL && name == NULL) { /* its parent is where the command runs */
-            free(parent);
-            parent = NULL;
-        }
-        if (parent != NULL && strcmp(parent, inner) == 0) {
+        /* no further than where the command runs, or the root */
+        if (parent != NULL && (name == NULL || strcmp(parent, inner) == 0)) {
             free(parent);
             parent = NULL;
         }

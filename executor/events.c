@@ -117,9 +117,11 @@ static long long next_stamp(const char *directory)
     long long stamp = (long long)time(NULL);
     DIR *files = opendir(directory);
     for (const struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
-        long long other;
-        if (sscanf(file->d_name, "events.out.tfevents.%lld.", &other) == 1 && other >= stamp &&
-            other <= most)
+        static const char prefix[] = "events.out.tfevents.";
+        if (strncmp(file->d_name, prefix, sizeof(prefix) - 1) != 0)
+            continue;
+        const long long other = strtoll(file->d_name + sizeof(prefix) - 1, NULL, 10);
+        if (other >= stamp && other <= most)
             stamp = other + 1;
     }
     if (files != NULL)
