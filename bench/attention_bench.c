@@ -394,8 +394,11 @@ int main(int argc, char **argv)
         {3001, 31673, 28, 4, 128, 0, 0},      {4096, 32768, 28, 4, 128, 16384, 0},
         {4096, 32768, 28, 4, 128, 4096, 0},   {16384, 16384, 28, 4, 128, 0, 5000},
         {16384, 65536, 28, 4, 128, 0, 20000},
+        /* dense, with as many pairs as the windows' rows; one document of each length */
+        {4096, 18432, 28, 4, 128, 0, 0},      {4096, 6144, 28, 4, 128, 0, 0},
+        {5000, 5000, 28, 4, 128, 0, 0},       {20000, 20000, 28, 4, 128, 0, 0},
     };
-    const uint64_t most = 262144, most_tokens = 16384, row = (uint64_t)HEADS * DIM;
+    const uint64_t most = 262144, most_tokens = 20480, row = (uint64_t)HEADS * DIM;
     const char *command = NULL;
     double seconds = 1;
     bool all_kinds = false;

@@ -30,6 +30,7 @@ cuda_sources = \
 	executor/cuda/norm_grad.cu \
 	executor/cuda/optimizer.cu \
 	executor/cuda/pack_queries.cu \
+	executor/cuda/product_choice.c executor/cuda/product_choice.h \
 	executor/cuda/pages.cuh \
 	executor/cuda/pattern.cu \
 	executor/cuda/prepare.c \

@@ -7,10 +7,9 @@
  *
  * cuBLASLt is column-major: a row-major matrix here is a transposed one there, so C = A B becomes
  * C^T = B^T A^T. The library has half a gigabyte, so it is loaded only when this backend is opened.
- * Algorithms come from its heuristics, always the first one, without reductions in the dtype of the
- * result. They are stored by shape. Timing the first six candidates at the shapes of a 7B model
- * gained at most 3% of the products' time, noise included (H200, CUDA 13.0). A choice by time might
- * also differ from run to run.
+ * Algorithms come from its heuristics, without reductions in the dtype of the result: on a Hopper
+ * GPU the one that product_choice.c takes, else the first. They are stored by shape. A choice by
+ * time might differ from run to run.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -19,6 +18,7 @@
 #include "executor/cuda/matmul.h"
 
 #include "executor/cuda/cuda_error.h"
+#include "executor/cuda/product_choice.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -46,6 +46,7 @@ struct library {
     __typeof__(&cublasLtMatmulPreferenceDestroy) preference_destroy;
     __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
     __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    __typeof__(&cublasLtMatmulAlgoConfigGetAttribute) config_get;
     __typeof__(&cublasLtMatmul) matmul;
 };
 
@@ -71,6 +72,7 @@ struct tdm_matmul {
     cublasLtHandle_t handle;
     void *workspace;
     uint64_t workspace_bytes;
+    bool is_hopper;
     struct shape *shapes; /* [SHAPES] */
     uint32_t shape_count, next_victim;
 };
@@ -104,6 +106,7 @@ static bool find_all(struct library *l)
         {"cublasLtMatmulPreferenceDestroy", (void **)&l->preference_destroy},
         {"cublasLtMatmulPreferenceSetAttribute", (void **)&l->preference_set},
         {"cublasLtMatmulAlgoGetHeuristic", (void **)&l->heuristic},
+        {"cublasLtMatmulAlgoConfigGetAttribute", (void **)&l->config_get},
         {"cublasLtMatmul", (void **)&l->matmul},
     };
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
@@ -132,6 +135,17 @@ static enum tdm_status load(struct library *library, struct tdm_error *err)
                     version);
 }
 
+static enum tdm_status see_device(struct tdm_matmul *matmul, struct tdm_error *err)
+{
+    int device = 0, major = 0;
+    enum tdm_status status = TDM_CUDA(cudaGetDevice(&device), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                          err);
+    matmul->is_hopper = major == 9;
+    return status;
+}
+
 enum tdm_status tdm_matmul_open(struct tdm_matmul **opened, struct tdm_error *err)
 {
     struct tdm_matmul *matmul = calloc(1, sizeof(*matmul));
@@ -143,6 +157,8 @@ enum tdm_status tdm_matmul_open(struct tdm_matmul **opened, struct tdm_error *er
                                  : load(&matmul->library, err);
     if (status == TDM_OK)
         status = lt_status(matmul, matmul->library.create(&matmul->handle), "cublasLtCreate", err);
+    if (status == TDM_OK)
+        status = see_device(matmul, err);
     if (status != TDM_OK) {
         tdm_matmul_close(matmul);
         return status;
@@ -306,37 +322,76 @@ static cublasStatus_t prefer(const struct library *library, const struct key *ke
     return code;
 }
 
-/* Fills a shape whose key is set. */
-static enum tdm_status choose(const struct tdm_matmul *matmul, struct shape *shape,
-                              struct tdm_error *err)
+/* A number of an algorithm's configuration; 0 if it has none. */
+static uint32_t setting(const struct library *library, const cublasLtMatmulAlgo_t *algorithm,
+                        cublasLtMatmulAlgoConfigAttributes_t name)
+{
+    uint32_t value = 0;
+    size_t written;
+    if (library->config_get(algorithm, name, &value, sizeof(value), &written) !=
+        CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return value;
+}
+
+/* What the library proposes for a shape that is described; none if it cannot multiply it. */
+static enum tdm_status propose(const struct tdm_matmul *matmul, const struct shape *shape,
+                               struct tdm_product_kernel kernels[TDM_PRODUCT_KERNELS],
+                               cublasLtMatmulAlgo_t algorithms[TDM_PRODUCT_KERNELS],
+                               uint32_t *count, struct tdm_error *err)
 {
     const struct library *library = &matmul->library;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    enum tdm_status status =
-        lt_status(matmul, describe(library, shape), "describing a product", err);
-    if (status == TDM_OK)
-        status = lt_status(matmul, library->preference_create(&preference),
-                           "cublasLtMatmulPreferenceCreate", err);
+    cublasLtMatmulHeuristicResult_t found[TDM_PRODUCT_KERNELS];
+    int number = 0;
+    *count = 0;
+    enum tdm_status status = lt_status(matmul, library->preference_create(&preference),
+                                       "cublasLtMatmulPreferenceCreate", err);
     if (status == TDM_OK)
         status = lt_status(matmul, prefer(library, &shape->key, preference),
                            "cublasLtMatmulPreferenceSetAttribute", err);
     if (status == TDM_OK) {
         cublasStatus_t code =
             library->heuristic(matmul->handle, shape->desc, shape->a, shape->b, shape->start,
-                               shape->c, preference, 1, &found, &count);
-        shape->by_library =
-            code == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
-        if (shape->by_library)
-            shape->algorithm = found.algo;
-        else if (code != CUBLAS_STATUS_SUCCESS && code != CUBLAS_STATUS_NOT_SUPPORTED &&
-                 code != CUBLAS_STATUS_INVALID_VALUE)
+                               shape->c, preference, TDM_PRODUCT_KERNELS, found, &number);
+        if (code != CUBLAS_STATUS_SUCCESS)
+            number = 0;
+        if (code != CUBLAS_STATUS_SUCCESS && code != CUBLAS_STATUS_NOT_SUPPORTED &&
+            code != CUBLAS_STATUS_INVALID_VALUE)
             status = lt_status(matmul, code, "cublasLtMatmulAlgoGetHeuristic", err);
+    }
+    for (int i = 0; i < number && found[i].state == CUBLAS_STATUS_SUCCESS; i++) {
+        algorithms[i] = found[i].algo;
+        kernels[i] = (struct tdm_product_kernel){
+            .tile = setting(library, &found[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+            .split = setting(library, &found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+            .waves = found[i].wavesCount};
+        *count += 1;
     }
     if (preference != NULL)
         library->preference_destroy(preference);
     return status;
+}
+
+/* Fills a shape whose key is set. */
+static enum tdm_status choose(const struct tdm_matmul *matmul, struct shape *shape,
+                              struct tdm_error *err)
+{
+    const struct key *key = &shape->key;
+    struct tdm_product_kernel kernels[TDM_PRODUCT_KERNELS];
+    cublasLtMatmulAlgo_t algorithms[TDM_PRODUCT_KERNELS];
+    uint32_t count = 0, chosen = 0;
+    enum tdm_status status =
+        lt_status(matmul, describe(&matmul->library, shape), "describing a product", err);
+    if (status == TDM_OK)
+        status = propose(matmul, shape, kernels, algorithms, &count, err);
+    shape->by_library = status == TDM_OK && count > 0;
+    if (!shape->by_library)
+        return status;
+    if (matmul->is_hopper && key->factors == TDM_DTYPE_BF16)
+        chosen = tdm_product_choose(key->m, key->n, key->k, count, kernels);
+    shape->algorithm = algorithms[chosen];
+    return TDM_OK;
 }
 
 static enum tdm_status find_shape(struct tdm_matmul *matmul, const struct key *key,
@@ -459,6 +514,38 @@ static enum tdm_status multiply_one(struct tdm_matmul *matmul, const struct tdm_
                                      shape->start, x->c.data, shape->c, &shape->algorithm,
                                      matmul->workspace, key.workspace_bytes, stream),
                      "cublasLtMatmul", err);
+}
+
+enum tdm_status tdm_matmul_proposals(struct tdm_matmul *matmul, const struct tdm_multiplication *x,
+                                     struct tdm_product_kernel kernels[TDM_PRODUCT_KERNELS],
+                                     uint32_t *count, struct tdm_error *err)
+{
+    struct shape *shape;
+    cublasLtMatmulAlgo_t algorithms[TDM_PRODUCT_KERNELS];
+    struct key key = key_of(matmul, x);
+    *count = 0;
+    if (!suits_library(x))
+        return TDM_OK;
+    enum tdm_status status = find_shape(matmul, &key, &shape, err);
+    return status == TDM_OK ? propose(matmul, shape, kernels, algorithms, count, err) : status;
+}
+
+enum tdm_status tdm_matmul_take(struct tdm_matmul *matmul, const struct tdm_multiplication *x,
+                                uint32_t proposal, struct tdm_error *err)
+{
+    struct shape *shape;
+    struct tdm_product_kernel kernels[TDM_PRODUCT_KERNELS];
+    cublasLtMatmulAlgo_t algorithms[TDM_PRODUCT_KERNELS];
+    uint32_t count;
+    struct key key = key_of(matmul, x);
+    enum tdm_status status = find_shape(matmul, &key, &shape, err);
+    if (status == TDM_OK)
+        status = propose(matmul, shape, kernels, algorithms, &count, err);
+    if (status == TDM_OK && proposal >= count)
+        status = tdm_fail(err, TDM_USAGE, "cuBLASLt proposes only %u kernels", count);
+    if (status == TDM_OK)
+        shape->algorithm = algorithms[proposal];
+    return status;
 }
 
 enum tdm_status tdm_cuda_multiply(struct tdm_matmul *matmul, uint32_t count,

@@ -9,6 +9,7 @@ extern "C" {
 #endif
 
 #include "base/status.h"
+#include "executor/cuda/product_choice.h"
 #include "executor/multiplication.h"
 
 #include <cuda_runtime_api.h>
@@ -30,6 +31,16 @@ void tdm_matmul_use(struct tdm_matmul *matmul, void *workspace, uint64_t bytes);
 enum tdm_status tdm_cuda_multiply(struct tdm_matmul *matmul, uint32_t count,
                                   const struct tdm_multiplication *multiplications,
                                   cudaStream_t stream, struct tdm_error *err);
+
+/* What cuBLASLt proposes for a product of one term, in its order; none if it cannot multiply it. */
+enum tdm_status tdm_matmul_proposals(struct tdm_matmul *matmul, const struct tdm_multiplication *x,
+                                     struct tdm_product_kernel kernels[TDM_PRODUCT_KERNELS],
+                                     uint32_t *count, struct tdm_error *err);
+
+/* Takes one of these for later products of that shape, so that it can be measured. TDM_USAGE if
+ * there are not as many. */
+enum tdm_status tdm_matmul_take(struct tdm_matmul *matmul, const struct tdm_multiplication *x,
+                                uint32_t proposal, struct tdm_error *err);
 
 /* Merges two multiplications, or two terms, that are parts of one. Returns the number of
  * multiplications left. */
