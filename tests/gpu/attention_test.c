@@ -9,8 +9,8 @@
  * 2^-8 each at worst and less on average. Bytes without a key of the chunk must stay as they were.
  *
  * The same attention over one slot of keys at a time, whose parts are merged, must give the same
- * within the bound, as ranks in a ring do it; its gradient with dot products that are given, as for
- * queries that go around the ring.
+ * within the bound, as ranks in a ring do it. With queries that go around the ring, dot products
+ * are given, and dK and dV are added to. The kernels that suit the first slot must suit every slot.
  *
  * A few shapes run TDM_REPEATS times (10), with copies and other kernels under way, and must give
  * the same bits. */
@@ -77,6 +77,17 @@ static const struct shape shapes[] = {
     {64, 2, 7, 2048, 128, 4, 1200, 0, 3},
     /* documents whose rows fit in the L2 cache, where those of the chunk do not */
     {128, 24, 2, 1024, 128, 2, 1024, 0, 9},
+    /* for one slot at a time: slots that are not whole pages or tiles; tiles of keys that are not
+     * split by query heads, and several rounds of those that are; rows that see no keys of a slot
+     */
+    {128, 2, 3, 1000, 128, 3, 900, 0, 1},
+    {64, 1, 7, 300, 128, 4, 300, 0, 3},
+    {64, 2, 2, 129, 256, 3, 129, 0, 1},
+    {128, 1, 2, 90, 128, 4, 33, 100, 1},
+    {128, 16, 2, 1024, 128, 3, 1024, 0, 1},
+    {64, 33, 4, 512, 128, 2, 512, 0, 1},
+    {128, 4, 7, 2048, 128, 2, 1900, 0, 4},
+    {128, 2, 7, 512, 128, 6, 512, 700, 1},
 };
 
 /* Shapes that add to dK and dV in all slots. The first tiles of keys are seen by no row. */
@@ -145,15 +156,15 @@ static uint16_t *random_bf16(struct gpu_test *test, uint64_t count, float scale)
     return values;
 }
 
-/* Fills the space after the last key with NaN, because it was never written. */
+/* Fills the space after the last key of each slot with NaN, because it was never written. */
 static void poison(const struct shape *s, uint16_t *kv)
 {
     const uint64_t row = (uint64_t)s->kv_heads * s->head_dim, slot = slot_of(s);
-    for (uint64_t at = 0; at < slot / row; at++) {
-        const uint64_t plane = at / s->page_tokens,
-                       key = plane / 2 * s->page_tokens + at % s->page_tokens;
-        if (key >= s->tokens)
-            memset(kv + (s->slots - 1) * slot + at * row, 0xff, row * sizeof(*kv));
+    for (uint64_t at = 0; at < s->slots * (slot / row); at++) {
+        const uint64_t in_slot = at % (slot / row), plane = in_slot / s->page_tokens;
+        const uint64_t key = plane / 2 * s->page_tokens + in_slot % s->page_tokens;
+        if (key >= (at / (slot / row) + 1 < s->slots ? s->chunk_tokens : s->tokens))
+            memset(kv + at * row, 0xff, row * sizeof(*kv));
     }
 }
 
@@ -206,7 +217,7 @@ static void run(struct tdm_attend a, const struct tdm_attention_kind *kind,
                 const struct result *from, struct result *result, cudaStream_t stream)
 {
     struct tdm_error err = {0};
-    uint64_t slots = (a.first_token + a.tokens - a.key_token + a.chunk_tokens - 1) / a.chunk_tokens;
+    uint64_t slots = (a.keys + a.chunk_tokens - 1) / a.chunk_tokens;
     float *gradients = result->gradients;
     a.out = (struct tdm_array){result->out, TDM_DTYPE_BF16};
     a.lse = result->lse;
@@ -351,17 +362,24 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
 
 /* ---- one slot at a time ---- */
 
-/* The fastest kind from `kind` on for an attention. */
-static const struct tdm_attention_kind *suiting(const struct tdm_attention_kind *kind,
-                                                const struct tdm_attend *a)
+/* Attention over slot `k` of the keys. */
+static struct tdm_attend of_slot(struct tdm_attend a, uint64_t k, uint64_t slots)
 {
-    while (kind->suits != NULL && !kind->suits(a))
-        kind++;
-    return kind;
+    a.pages.data = (uint16_t *)a.pages.data + k * a.slot_elements;
+    a.key_token += k * a.chunk_tokens;
+    a.keys = k + 1 < slots ? a.chunk_tokens : a.tokens;
+    return a;
+}
+
+static bool suits(const struct tdm_attention_kind *kind, struct tdm_attend a, uint64_t k,
+                  uint64_t slots)
+{
+    a = of_slot(a, k, slots);
+    return kind->suits == NULL || kind->suits(&a);
 }
 
 /* Runs the forward over each slot of keys by itself into `result`, and the backward from the
- * forward results of `from`, or if `packed` from facts of these. */
+ * forward results of `from`, or if `packed` from facts of these, adding to dK and dV. */
 static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind, uint64_t slots,
                       bool packed, const struct result *from, struct result *result,
                       cudaStream_t stream)
@@ -374,17 +392,19 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
     float *gradients = result->gradients;
     for (int backward = 0; backward < 2; backward++) {
         for (uint64_t k = 0; k < slots; k++) {
-            struct tdm_attend v = a;
+            struct tdm_attend v = of_slot(a, k, slots);
             struct tdm_merge merge = {.rows = rows, .head_dim = a.head_dim, .opens = k == 0};
-            v.pages.data = (uint16_t *)a.pages.data + k * a.slot_elements;
-            v.key_token = a.key_token + k * a.chunk_tokens;
-            v.visiting_keys = k + 1 < slots ? a.chunk_tokens : 0;
             v.out = (struct tdm_array){backward ? from->out : part.out, TDM_DTYPE_BF16};
             v.lse = backward ? from->lse : part.lse;
             v.dq = (struct tdm_array){part.dq, TDM_DTYPE_BF16};
             v.gradient_slot_elements = a.slot_elements;
             v.written = (struct tdm_array){gradients + k * a.slot_elements, TDM_DTYPE_FP32};
             v.written_slots = 1;
+            if (packed) {
+                v.added = v.written;
+                v.written = (struct tdm_array){0};
+                v.written_slots = 0;
+            }
             if (backward && packed) {
                 const struct tdm_pack pack = {.rows = rows,
                                               .head_dim = a.head_dim,
@@ -399,7 +419,6 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
                 v.dots = facts.lse;
                 v.out.data = NULL;
             }
-            const struct tdm_attention_kind *of = suiting(kind, &v);
             merge.part = (struct tdm_array){backward ? part.dq : part.out, TDM_DTYPE_BF16};
             merge.sum = sum.out;
             if (!backward) {
@@ -410,7 +429,7 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
             if (k + 1 == slots)
                 merge.out = (struct tdm_array){backward ? result->dq : result->out, TDM_DTYPE_BF16};
             if (tdm_cuda_attend_from(&v, stream, &err) != TDM_OK ||
-                (backward ? of->backward(&v, stream, &err) : of->forward(&v, stream, &err)) !=
+                (backward ? kind->backward(&v, stream, &err) : kind->forward(&v, stream, &err)) !=
                     TDM_OK ||
                 tdm_cuda_merge(&merge, stream, &err) != TDM_OK)
                 die(&err);
@@ -423,7 +442,8 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
     free_result(&facts);
 }
 
-/* All kinds over one slot at a time, and the whole by the last kind. */
+/* All kinds over one slot at a time, and the whole by the last kind. A kind that suits the whole
+ * must suit slots. */
 static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct shape *s,
                         cudaStream_t stream)
 {
@@ -438,7 +458,11 @@ static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct
     if (s->documents == 1) /* as a sequence without documents has it */
         a.documents = (struct tdm_documents){.count = 1};
     for (;; kind++) {
-        if (kind == plain || kind->suits(&a)) {
+        if (suits(kind, a, 0, s->slots)) {
+            for (uint64_t k = 1; k < s->slots; k++)
+                if (!suits(kind, a, k, s->slots))
+                    gpu_test_case(test, false, "%s does not suit slot %llu of its keys", kind->name,
+                                  (unsigned long long)k);
             for (int packed = 0; packed < 2; packed++) {
                 struct result got = new_result(elements, rows, zeros, sums);
                 struct result again = new_result(elements, rows, zeros, sums);
@@ -483,6 +507,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         .tokens = s->tokens,
         .first_token = key_token + (s->slots - 1) * s->chunk_tokens,
         .key_token = key_token,
+        .keys = keys,
         .chunk_tokens = s->chunk_tokens,
         .page_tokens = s->page_tokens,
         .lists.rule = {.selector = {.kind = s->window > 0 ? TDM_SELECT_WINDOW : TDM_SELECT_DENSE,
