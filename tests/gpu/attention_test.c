@@ -266,100 +266,6 @@ static void check(struct gpu_test *test, const struct tdm_attention_kind *kind,
                   errors[3], same ? "repeats" : "does not repeat");
 }
 
-/* ---- repeats ---- */
-
-/* Concurrent work: copies to the device, and a kernel that writes. */
-struct noise {
-    void *from, *to;
-    uint64_t bytes;
-    cudaStream_t stream;
-};
-
-static struct noise new_noise(void)
-{
-    struct tdm_error err = {0};
-    struct noise noise = {.bytes = 8 << 20};
-    if (TDM_CUDA(cudaMallocHost(&noise.from, noise.bytes), &err) != TDM_OK ||
-        TDM_CUDA(cudaStreamCreate(&noise.stream), &err) != TDM_OK)
-        die(&err);
-    memset(noise.from, 1, noise.bytes);
-    noise.to = device(NULL, 2 * noise.bytes);
-    return noise;
-}
-
-static void make_noise(const struct noise *noise)
-{
-    struct tdm_error err = {0};
-    if (TDM_CUDA(cudaMemcpyAsync(noise->to, noise->from, noise->bytes, cudaMemcpyHostToDevice,
-                                 noise->stream),
-                 &err) != TDM_OK ||
-        TDM_CUDA(cudaMemsetAsync((char *)noise->to + noise->bytes, 2, noise->bytes, noise->stream),
-                 &err) != TDM_OK)
-        die(&err);
-}
-
-static void free_noise(struct noise *noise)
-{
-    cudaStreamSynchronize(noise->stream);
-    cudaStreamDestroy(noise->stream);
-    cudaFreeHost(noise->from);
-    cudaFree(noise->to);
-}
-
-/* True if device memory holds what `due` holds. `copied` is host memory of `bytes` bytes. */
-static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *copied)
-{
-    struct tdm_error err = {0};
-    if (TDM_CUDA(cudaMemcpy(copied, on_device, bytes, cudaMemcpyDeviceToHost), &err) != TDM_OK)
-        die(&err);
-    return memcmp(due, copied, bytes) == 0;
-}
-
-/* Repeats forward and backward. The results must be those of the first run. */
-static void repeat(struct gpu_test *test, const struct tdm_attend *a, const struct shape *s,
-                   const struct tdm_attention_kind *kind, const struct result *from,
-                   const float *gradients, cudaStream_t stream)
-{
-    const char *asked = getenv("TDM_REPEATS");
-    const int repeats = asked == NULL ? 10 : atoi(asked);
-    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
-    const uint64_t sums = s->slots * slot_of(s);
-    const uint64_t bytes[] = {elements * 2, rows * sizeof(float), elements * 2,
-                              sums * sizeof(float)};
-    struct tdm_error err = {0};
-    struct result got = new_result(elements, rows, gradients, sums);
-    void *const left[] = {got.out, got.lse, got.dq, got.gradients};
-    void *due[4], *copied = host(bytes[0] > bytes[3] ? bytes[0] : bytes[3]);
-    struct noise noise = new_noise();
-    int differing = 0;
-    for (int i = 0; i <= repeats; i++) {
-        bool same = true;
-        if (TDM_CUDA(cudaMemcpy(got.gradients, gradients, bytes[3], cudaMemcpyHostToDevice),
-                     &err) != TDM_OK)
-            die(&err);
-        for (int k = 0; k < i % 4; k++)
-            make_noise(&noise);
-        run(*a, kind, from, &got, stream);
-        for (int k = 0; k < 4; k++) {
-            if (i == 0)
-                due[k] = host(bytes[k]);
-            if (i == 0 && TDM_CUDA(cudaMemcpy(due[k], left[k], bytes[k], cudaMemcpyDeviceToHost),
-                                   &err) != TDM_OK)
-                die(&err);
-            same = is_same(due[k], left[k], bytes[k], copied) && same;
-        }
-        differing += !same;
-    }
-    gpu_test_case(test, repeats > 0 && differing == 0,
-                  "%s: heads of %u, %llu tokens: %d of %d repeats differ", kind->name, s->head_dim,
-                  (unsigned long long)s->tokens, differing, repeats);
-    for (int k = 0; k < 4; k++)
-        free(due[k]);
-    free(copied);
-    free_noise(&noise);
-    free_result(&got);
-}
-
 /* ---- one slot at a time ---- */
 
 /* Attention over slot `k` of the keys. */
@@ -480,6 +386,107 @@ static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct
     free(zeros);
 }
 
+/* ---- repeats ---- */
+
+/* Concurrent work: copies to the device, and a kernel that writes. */
+struct noise {
+    void *from, *to;
+    uint64_t bytes;
+    cudaStream_t stream;
+};
+
+static struct noise new_noise(void)
+{
+    struct tdm_error err = {0};
+    struct noise noise = {.bytes = 8 << 20};
+    if (TDM_CUDA(cudaMallocHost(&noise.from, noise.bytes), &err) != TDM_OK ||
+        TDM_CUDA(cudaStreamCreate(&noise.stream), &err) != TDM_OK)
+        die(&err);
+    memset(noise.from, 1, noise.bytes);
+    noise.to = device(NULL, 2 * noise.bytes);
+    return noise;
+}
+
+static void make_noise(const struct noise *noise)
+{
+    struct tdm_error err = {0};
+    if (TDM_CUDA(cudaMemcpyAsync(noise->to, noise->from, noise->bytes, cudaMemcpyHostToDevice,
+                                 noise->stream),
+                 &err) != TDM_OK ||
+        TDM_CUDA(cudaMemsetAsync((char *)noise->to + noise->bytes, 2, noise->bytes, noise->stream),
+                 &err) != TDM_OK)
+        die(&err);
+}
+
+static void free_noise(struct noise *noise)
+{
+    cudaStreamSynchronize(noise->stream);
+    cudaStreamDestroy(noise->stream);
+    cudaFreeHost(noise->from);
+    cudaFree(noise->to);
+}
+
+/* True if device memory holds what `due` holds. `copied` is host memory of `bytes` bytes. */
+static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *copied)
+{
+    struct tdm_error err = {0};
+    if (TDM_CUDA(cudaMemcpy(copied, on_device, bytes, cudaMemcpyDeviceToHost), &err) != TDM_OK)
+        die(&err);
+    return memcmp(due, copied, bytes) == 0;
+}
+
+/* How repeated runs take the keys: all at once, or one slot at a time. */
+enum way { WHOLE, SLOTS, PACKED_SLOTS };
+
+/* Repeats forward and backward. The results must be those of the first run. */
+static void repeat(struct gpu_test *test, const struct tdm_attend *a, const struct shape *s,
+                   const struct tdm_attention_kind *kind, enum way way, const struct result *from,
+                   const float *gradients, cudaStream_t stream)
+{
+    const char *asked = getenv("TDM_REPEATS");
+    const int repeats = asked == NULL ? 10 : atoi(asked);
+    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
+    const uint64_t sums = s->slots * slot_of(s);
+    const uint64_t bytes[] = {elements * 2, rows * sizeof(float), elements * 2,
+                              sums * sizeof(float)};
+    struct tdm_error err = {0};
+    struct result got = new_result(elements, rows, gradients, sums);
+    void *const left[] = {got.out, got.lse, got.dq, got.gradients};
+    void *due[4], *copied = host(bytes[0] > bytes[3] ? bytes[0] : bytes[3]);
+    struct noise noise = new_noise();
+    int differing = 0;
+    for (int i = 0; i <= repeats; i++) {
+        bool same = true;
+        if (TDM_CUDA(cudaMemcpy(got.gradients, gradients, bytes[3], cudaMemcpyHostToDevice),
+                     &err) != TDM_OK)
+            die(&err);
+        for (int k = 0; k < i % 4; k++)
+            make_noise(&noise);
+        if (way == WHOLE)
+            run(*a, kind, from, &got, stream);
+        else
+            run_slots(*a, kind, s->slots, way == PACKED_SLOTS, from, &got, stream);
+        for (int k = 0; k < 4; k++) {
+            if (i == 0)
+                due[k] = host(bytes[k]);
+            if (i == 0 && TDM_CUDA(cudaMemcpy(due[k], left[k], bytes[k], cudaMemcpyDeviceToHost),
+                                   &err) != TDM_OK)
+                die(&err);
+            same = is_same(due[k], left[k], bytes[k], copied) && same;
+        }
+        differing += !same;
+    }
+    gpu_test_case(test, repeats > 0 && differing == 0,
+                  "%s: heads of %u, %llu tokens%s: %d of %d repeats differ", kind->name,
+                  s->head_dim, (unsigned long long)s->tokens,
+                  way == WHOLE ? "" : ", one slot at a time", differing, repeats);
+    for (int k = 0; k < 4; k++)
+        free(due[k]);
+    free(copied);
+    free_noise(&noise);
+    free_result(&got);
+}
+
 /* `scale` multiplies the queries. `writes`: dK and dV of the first of several slots are written. */
 static void run_shape(struct gpu_test *test, const struct shape *s, float scale, bool repeats,
                       bool writes)
@@ -548,8 +555,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         run(a, kind, &due, &got, stream);
         run(a, kind, &due, &again, stream);
         check(test, kind, s, &due, &got, &again);
-        if (repeats)
-            repeat(test, &a, s, kind, &due, gradients, stream);
+        for (enum way way = WHOLE; repeats && way <= PACKED_SLOTS; way++)
+            repeat(test, &a, s, kind, way, &due, gradients, stream);
         free_result(&got);
         free_result(&again);
     }
