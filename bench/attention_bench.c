@@ -223,6 +223,7 @@ static void measure_budget(uint64_t budget)
         const uint64_t keys = all_keys[i];
         const double own = (double)tokens * (double)(tokens + 1) / 2;
         a.first_token = s.first_token = keys - tokens;
+        a.keys = keys;
         a.lists.pages = NULL;
         a.lists.rule.selector.kind = TDM_SELECT_DENSE;
         measure_row(&a, "dense", keys, (own + (double)tokens * (double)a.first_token) * HEADS);
@@ -250,6 +251,7 @@ struct shape {
     uint64_t tokens, keys;
     uint32_t query_heads, kv_heads, head_dim;
     uint64_t window, document; /* tokens; 0: all keys before, one document */
+    bool visits;               /* the keys are a chunk before the queries, as in a ring of ranks */
 };
 
 /* A program that measures the same shapes on request. */
@@ -286,7 +288,7 @@ static double pairs_of(const struct shape *s, bool all)
     uint64_t pairs = 0;
     for (uint64_t token = s->keys - s->tokens; token < s->keys; token++) {
         const uint64_t seen = (s->document > 0 ? token % s->document : token) + 1;
-        pairs += all ? s->keys : s->window > 0 && seen > s->window ? s->window : seen;
+        pairs += all || s->visits ? s->keys : s->window > 0 && seen > s->window ? s->window : seen;
     }
     return (double)pairs * s->query_heads;
 }
@@ -312,7 +314,7 @@ static void print_peer(const struct peer *peer, const struct shape *s, double se
 {
     char line[512];
     double times[4];
-    if (peer->to == NULL || s->window > 0 || s->document > 0)
+    if (peer->to == NULL || s->window > 0 || s->document > 0 || s->visits)
         return;
     fprintf(peer->to, "%llu %llu %u %u %u %g\n", (unsigned long long)s->tokens,
             (unsigned long long)s->keys, s->query_heads, s->kv_heads, s->head_dim, seconds);
@@ -343,7 +345,8 @@ static void measure_shape(const struct tdm_attend *memory, const struct shape *s
             (struct tdm_selector){.kind = TDM_SELECT_WINDOW, .window = s->window};
     a.lists.rule.chunk_tokens = a.chunk_tokens;
     a.lists.rule.page_tokens = PAGE;
-    a.first_token = s->keys - s->tokens;
+    a.first_token = s->visits ? s->keys : s->keys - s->tokens;
+    a.keys = s->keys;
     a.query_heads = s->query_heads;
     a.kv_heads = s->kv_heads;
     a.head_dim = s->head_dim;
@@ -355,6 +358,8 @@ static void measure_shape(const struct tdm_attend *memory, const struct shape *s
         snprintf(mask, sizeof(mask), "window %llu", (unsigned long long)s->window);
     if (s->document > 0)
         snprintf(mask, sizeof(mask), "documents of %llu", (unsigned long long)s->document);
+    if (s->visits)
+        snprintf(mask, sizeof(mask), "all before");
     for (const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds; kind->suits != NULL;
          kind++) {
         if (!kind->suits(&a))
@@ -386,17 +391,32 @@ static void measure_shape(const struct tdm_attend *memory, const struct shape *s
 int main(int argc, char **argv)
 {
     static const struct shape all[] = {
-        {4096, 4096, 28, 4, 128, 0, 0},       {4096, 8192, 28, 4, 128, 0, 0},
-        {4096, 32768, 28, 4, 128, 0, 0},      {4096, 131072, 28, 4, 128, 0, 0},
-        {4096, 262144, 28, 4, 128, 0, 0},     {16384, 16384, 28, 4, 128, 0, 0},
-        {16384, 131072, 28, 4, 128, 0, 0},    {4096, 32768, 14, 2, 64, 0, 0},
-        {4096, 32768, 32, 8, 64, 0, 0},       {16384, 16384, 14, 2, 64, 0, 0},
-        {3001, 31673, 28, 4, 128, 0, 0},      {4096, 32768, 28, 4, 128, 16384, 0},
-        {4096, 32768, 28, 4, 128, 4096, 0},   {16384, 16384, 28, 4, 128, 0, 5000},
+        {4096, 4096, 28, 4, 128, 0, 0},
+        {4096, 8192, 28, 4, 128, 0, 0},
+        {4096, 32768, 28, 4, 128, 0, 0},
+        {4096, 131072, 28, 4, 128, 0, 0},
+        {4096, 262144, 28, 4, 128, 0, 0},
+        {16384, 16384, 28, 4, 128, 0, 0},
+        {16384, 131072, 28, 4, 128, 0, 0},
+        {4096, 32768, 14, 2, 64, 0, 0},
+        {4096, 32768, 32, 8, 64, 0, 0},
+        {16384, 16384, 14, 2, 64, 0, 0},
+        {3001, 31673, 28, 4, 128, 0, 0},
+        {4096, 32768, 28, 4, 128, 16384, 0},
+        {4096, 32768, 28, 4, 128, 4096, 0},
+        {16384, 16384, 28, 4, 128, 0, 5000},
         {16384, 65536, 28, 4, 128, 0, 20000},
+        {2048, 2048, 28, 4, 128, 0, 0, true},
+        {4096, 4096, 28, 4, 128, 0, 0, true},
+        {8192, 8192, 28, 4, 128, 0, 0, true},
+        {16384, 16384, 28, 4, 128, 0, 0, true},
+        {2048, 2048, 14, 2, 64, 0, 0, true},
+        {8192, 8192, 14, 2, 64, 0, 0, true},
         /* dense, with as many pairs as the windows' rows; one document of each length */
-        {4096, 18432, 28, 4, 128, 0, 0},      {4096, 6144, 28, 4, 128, 0, 0},
-        {5000, 5000, 28, 4, 128, 0, 0},       {20000, 20000, 28, 4, 128, 0, 0},
+        {4096, 18432, 28, 4, 128, 0, 0},
+        {4096, 6144, 28, 4, 128, 0, 0},
+        {5000, 5000, 28, 4, 128, 0, 0},
+        {20000, 20000, 28, 4, 128, 0, 0},
     };
     const uint64_t most = 262144, most_tokens = 20480, row = (uint64_t)HEADS * DIM;
     const char *command = NULL;

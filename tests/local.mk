@@ -315,7 +315,8 @@ tests_gpu_plans_test_SOURCES = tests/gpu/plans_test.c tests/gpu/gpu_test.h $(pla
 tests_gpu_plans_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(YAML_LIBS)
 
-tests_gpu_ranks_test_SOURCES = tests/gpu/ranks_test.c tests/gpu/gpu_test.h $(run_steps)
+tests_gpu_ranks_test_SOURCES = tests/gpu/ranks_test.c tests/gpu/gpu_test.h \
+	tests/support/backend_cases.c tests/support/backend_cases.h $(run_steps)
 tests_gpu_ranks_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_ranks_test_LDADD = $(EXECUTOR_LIBS)
 

@@ -116,14 +116,14 @@ enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct 
 
 /* ---- attention ---- */
 
-/* The keys, if they are of a chunk before that of the queries: it is on a visit, or at home on
- * another's way around a ring. Else 0. */
-static uint64_t visiting_keys(const struct tdm_launch *launch)
+/* Number of keys: those of the chunks up to the queries; or of one before these, which is on a
+ * visit or at home on another's way around a ring. */
+static uint64_t keys_of(const struct tdm_launch *launch)
 {
     const struct tdm_chunk *chunks = launch->program->chunks;
     const struct tdm_access *kv = &launch->op->access[TDM_ATTENTION_KV];
-    const uint32_t last = kv->before.chunk + kv->slots - 1;
-    return last == launch->op->chunk ? 0 : chunks[last].tokens;
+    const struct tdm_chunk *last = &chunks[kv->before.chunk + kv->slots - 1];
+    return last->first_token + last->tokens - chunks[kv->before.chunk].first_token;
 }
 
 /* The parts of packed queries. */
@@ -157,7 +157,7 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
         .tokens = op->tokens,
         .first_token = program->chunks[op->chunk].first_token,
         .key_token = program->chunks[op->access[TDM_ATTENTION_KV].before.chunk].first_token,
-        .visiting_keys = visiting_keys(launch),
+        .keys = keys_of(launch),
         .chunk_tokens = params->pages.chunk_tokens,
         .page_tokens = params->pages.page_tokens,
         .lists = lists_of(launch, lists),
@@ -240,6 +240,7 @@ static enum tdm_status attend_gathered(struct tdm_executor *executor,
                                      params->dkv_slot_bytes / tdm_dtype_bytes(own->kv_gradients)};
     attend.key_token = 0;
     attend.first_token = x.gather.buffer_pages * attend.page_tokens;
+    attend.keys = attend.first_token + attend.tokens;
     attend.lists.pages = x.gather.listed;
     attend.pages = pages.buffer;
     attend.slot_elements = pages.buffer_slot_elements;

@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
             if (key + KEYS > all_end || key < sight.all_from(sees_whole))
-                tdm_mask<true>(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
+                tdm_mask(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);
@@ -225,8 +225,7 @@ extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
     const int of_64 = tdm_shared_bytes<64>, of_128 = tdm_shared_bytes<128>;
     return tdm_tiles_fit(a) && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
-           most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) &&
-           tdm_attend_keys(a) <= INT32_MAX;
+           most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) && a->keys <= INT32_MAX;
 }
 
 extern "C" enum tdm_status tdm_cuda_attention(const struct tdm_attend *a, cudaStream_t stream,

@@ -477,7 +477,7 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
     const uint32_t stages = tdm_shared(tiles);
     tdm_row_fact *const facts =
         (tdm_row_fact *)(tiles + KEY_TILE_ROWS * row_bytes); /* of the stages */
-    const uint32_t end = (uint32_t)tdm_attend_keys(&a);
+    const uint32_t end = (uint32_t)a.keys;
     const uint32_t first_key = threadIdx.x / 32 * 16;
     uint32_t kv_head = block % a.kv_heads, key0 = block / a.kv_heads * KEYS;
     const uint2 *readers = NULL;
@@ -574,7 +574,7 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
         KEY_TILE_ROWS * tdm_row_bytes<D> + KEY_STAGES * STEP_ROWS * (int)sizeof(tdm_row_fact);
     constexpr int shared_bytes = of_rows > of_keys ? of_rows : of_keys;
     static_assert(of_rows <= tdm_shared_bytes<D> && of_keys <= tdm_shared_bytes<D>, "as said");
-    const uint64_t keys = tdm_attend_keys(a);
+    const uint64_t keys = a->keys;
     const unsigned row_blocks = (unsigned)((a->tokens + ROWS - 1) / ROWS * a->query_heads);
     const bool lists = a->lists.pages != NULL;
     const unsigned key_blocks = lists ? tdm_read_blocks(a) * (unsigned)(a->page_tokens / KEYS)

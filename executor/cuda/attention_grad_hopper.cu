@@ -28,8 +28,9 @@
  *
  * If the chunk itself has few tiles, each query head of them is an item (item.is_split). The items
  * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of
- * the card idle. With a window all tiles are split. find_part (attention_grad_pages.cuh) defines
- * the order in which these items are handed out.
+ * the card idle. With a window all tiles are split, and so are those of keys that visit, if that
+ * leaves less of the card idle. find_part (attention_grad_pages.cuh) defines the order in which
+ * these items are handed out.
  *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that all query pages list is one
  * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
@@ -56,6 +57,9 @@
 /* The chunk's own tiles are split by query heads if there are fewer than this: about four for each
  * multiprocessor of a card with some 132. */
 #define FEW_TILES 528u
+
+/* The beginning and the end of an item take about as long as this many steps. */
+#define PART_STEPS 4u
 
 /* Approximate capacity of the L2 cache. */
 #define CACHE_BYTES ((uint64_t)48 << 20)
@@ -113,7 +117,7 @@ struct handed_out {
         part_lag = x.part_lag;
         if (x.half_lag_rows > 0 && document_rows(a) <= x.half_lag_rows)
             part_lag = (x.part_lag + 1) / 2;
-        first = a.written_slots > 0 ? 0 : a.from[0] / TILE;
+        first = a.written_slots > 0 ? 0 : min(a.from[0] / TILE, x.key_tiles);
         split = max(x.whole_tiles, first);
         tickets = (split - first + (x.key_tiles - split) * x.parts) * a.kv_heads;
     }
@@ -200,7 +204,7 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
 {
     const uint32_t ratio = a.query_heads / a.kv_heads;
     uint32_t tile, head = 0, end_head = ratio;
-    w.end = (uint32_t)(a.first_token - a.key_token + a.tokens);
+    w.end = (uint32_t)a.keys;
     w.part = 0;
     w.is_split = false;
     if constexpr (LISTS) {
@@ -644,7 +648,6 @@ static __device__ __forceinline__ void clear_keys(const areas<P> &shared, uint32
 static __device__ __forceinline__ void mask_keys(float (&s)[STEP / 8][4], const tdm_attend &a,
                                                  const uint32_t *seen, uint32_t t, uint32_t key)
 {
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     t += threadIdx.x % 4 * 2;
     key += threadIdx.x % 32 / 4;
 #pragma unroll
@@ -653,9 +656,10 @@ static __device__ __forceinline__ void mask_keys(float (&s)[STEP / 8][4], const 
         for (int j = 0; j < 2; j++) {
             const uint32_t token = t + 8 * n + j;
             const uint32_t from = token < a.tokens ? seen[token] : UINT32_MAX;
+            const uint32_t last = tdm_attend_last_key(&a, token);
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                if (key + 8 * h < from || key + 8 * h > before + token)
+                if (key + 8 * h < from || key + 8 * h > last)
                     s[n][2 * h + j] = -INFINITY;
         }
     }
@@ -738,7 +742,6 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, uint32_t count, 
         return tdm_uniform_tile{start.low + (distance >> 4) + (leading_bytes >> 4 << 16)};
     };
     const uint32_t key = s.work[at.item_number() % 2].key0 + G * 64;
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     uint32_t p[STEP / 16][4], ds[STEP / 16][4];
     uint32_t i = 0, phases = at.phases;
 
@@ -780,7 +783,7 @@ sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, uint32_t count, 
     };
     const auto mask = [&](float(&c)[STEP / 8][4], uint32_t stage) {
         const uint32_t step = s.step[stage], t0 = step & TDM_STEP_FIRST;
-        if ((step & TDM_STEP_MASKED) != 0 || key + 63 > before + t0)
+        if ((step & TDM_STEP_MASKED) != 0 || key + 63 > tdm_attend_last_key(&a, t0))
             mask_keys(
                 c, a,
                 tdm_seen_from(a, step & TDM_STEP_WHOLE, s.work[(phases >> STAGES) % 2].kv_head), t0,
@@ -971,13 +974,14 @@ static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t ke
 
 /* Number of tiles of keys that add to the dQ of a tile of rows. */
 template <bool LISTS>
-static __device__ __forceinline__ uint32_t visitors(const tdm_attend &a, const plan &x,
-                                                    uint32_t row_tile, uint32_t kv_head)
+static __device__ __forceinline__ uint32_t visitors(const tdm_attend &a, uint32_t row_tile,
+                                                    uint32_t kv_head)
 {
     if constexpr (LISTS)
         return tdm_list_of(a, row_tile / 2, kv_head)[0];
-    const uint32_t end = (uint32_t)(a.first_token - a.key_token) + (row_tile + 1) * STEP;
-    return min((end - 1) / TILE, x.key_tiles - 1) - a.from[row_tile * STEP] / TILE + 1;
+    const uint32_t first = a.from[row_tile * STEP] / TILE;
+    const uint32_t end = tdm_attend_last_key(&a, row_tile * STEP + STEP - 1) / TILE + 1;
+    return end > first ? end - first : 0; /* rows may see no visiting keys */
 }
 
 /* Scales and rounds dQ. Each group takes halves of tiles of rows, by the tickets that follow those
@@ -1003,7 +1007,7 @@ static __device__ __forceinline__ void round_dq(const tdm_attend &a, const plan 
         if (of_kv_head >= ratio)
             return;
         const uint32_t head = kv_head * ratio + of_kv_head;
-        const uint32_t to_wait = visitors<LISTS>(a, x, tile, kv_head);
+        const uint32_t to_wait = visitors<LISTS>(a, tile, kv_head);
         const uint64_t at = 2 * ((uint64_t)head * x.row_tiles + tile) + half;
         const float4 *from = (const float4 *)(x.dq + at * P::HALF_FLOATS) + thread;
         const uint64_t token = (uint64_t)tile * STEP + row;
@@ -1018,7 +1022,7 @@ static __device__ __forceinline__ void round_dq(const tdm_attend &a, const plan 
             uint32_t top[4], bottom[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                sums[i] = __ldcg(from + (4 * g + i) * TDM_WARPGROUP);
+                sums[i] = to_wait > 0 ? __ldcg(from + (4 * g + i) * TDM_WARPGROUP) : float4{};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 top[i] = tdm_pack(sums[i].x * scale, sums[i].y * scale);
@@ -1245,8 +1249,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
         if (separate)
             find_pairs<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x);
     }
-    if ((a.first_token + a.tokens - a.key_token) <=
-        a.chunk_tokens) /* a single slot; round it up to whole pages */
+    if (a.keys <= a.chunk_tokens) /* a single slot; round it up to whole pages */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
     const unsigned most = tdm_multiprocessors(), blocks = x.tickets < most ? x.tickets : most;
@@ -1254,17 +1257,29 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     return tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err);
 }
 
+/* Visiting keys (tdm_attend_visits) are tiles that all rows see. Would they be done earlier if all
+ * tiles were split by query heads? Counts steps on a card of TDM_ATTEND_BLOCKS multiprocessors. */
+static bool parts_are_faster(const struct tdm_attend *a, const plan &x)
+{
+    const uint64_t tiles = (uint64_t)x.key_tiles * a->kv_heads;
+    const uint64_t steps = (uint64_t)(a->query_heads / a->kv_heads) * x.row_tiles;
+    const uint64_t of_part = (uint64_t)x.part_heads * x.row_tiles + PART_STEPS;
+    const auto rounds = [](uint64_t items) {
+        return (items + TDM_ATTEND_BLOCKS - 1) / TDM_ATTEND_BLOCKS;
+    };
+    return rounds(tiles * x.parts) * of_part < rounds(tiles) * steps;
+}
+
 template <class P>
 static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, struct tdm_error *err)
 {
-    const uint64_t keys = a->first_token + a->tokens - a->key_token;
-    const uint64_t before = a->first_token - a->key_token;
+    const bool visits = tdm_attend_visits(a);
     const bool lists = a->lists.pages != NULL;
     const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
     plan x = {};
     maps m;
     x.row_tiles = (uint32_t)((a->tokens + STEP - 1) / STEP);
-    x.key_tiles = (uint32_t)((keys + TILE - 1) / TILE);
+    x.key_tiles = (uint32_t)((a->keys + TILE - 1) / TILE);
     x.facts = a->d;
     x.dq = a->dq_sums;
     x.dq_turns = a->turns;
@@ -1278,10 +1293,12 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     /* A lag of all tiles runs the parts one after the other. A smaller lag starts the long tiles
      * earlier, and spreads blocks that add to the same dQ over time. But then the rows of about
      * three parts at a time, with their gradients and sums of dQ, must stay in the L2 cache. */
-    const uint32_t own_tiles = x.key_tiles - (uint32_t)(before / TILE);
+    const uint32_t tiles_before =
+        visits ? x.key_tiles : (uint32_t)((a->first_token - a->key_token) / TILE);
+    const uint32_t own_tiles = x.key_tiles - tiles_before;
     const uint64_t row_bytes = (uint64_t)x.part_heads * P::DIM * (2 + 2 + 4) * a->kv_heads;
     const bool fits = 3 * a->tokens * row_bytes <= CACHE_BYTES;
-    x.part_lag = fits ? (3 * own_tiles + 7) / 8 : own_tiles;
+    x.part_lag = visits ? x.key_tiles : fits ? (3 * own_tiles + 7) / 8 : own_tiles;
     /* Documents have fewer rows. Their tiles are short, so that blocks that add to the same dQ
      * follow each other too closely if parts come one after the other. */
     if (!fits && a->documents.count > 1)
@@ -1295,10 +1312,9 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     const bool is_window =
         selector->kind == TDM_SELECT_WINDOW && selector->window < a->first_token + a->tokens;
     const uint64_t window_tiles = (selector->window + TILE - 1) / TILE;
-    if (is_window && x.key_tiles > own_tiles) {
+    if (is_window && tiles_before > 0) {
         x.half_lag_rows = 0;
-        x.part_lag = window_tiles < x.key_tiles - own_tiles ? (uint32_t)window_tiles
-                                                            : x.key_tiles - own_tiles;
+        x.part_lag = window_tiles < tiles_before ? (uint32_t)window_tiles : tiles_before;
     }
     if (lists) {
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
@@ -1311,9 +1327,12 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
                                                      a->lists.lists, ratio));
         x.ranks = x.list_pages + 2 * x.query_pages * a->lists.lists;
     }
-    if (gradients == TDM_DTYPE_FP32 && x.parts > 1 &&
-        (is_window || (x.key_tiles - before / TILE) * a->kv_heads < FEW_TILES))
-        x.whole_tiles = is_window ? 0 : (uint32_t)(before / TILE);
+    if (gradients == TDM_DTYPE_FP32 && x.parts > 1) {
+        if (is_window || (visits && parts_are_faster(a, x)))
+            x.whole_tiles = 0;
+        else if (!visits && own_tiles * a->kv_heads < FEW_TILES)
+            x.whole_tiles = tiles_before;
+    }
     const uint64_t turns = (uint64_t)(x.ticket + 1 - x.dq_turns);
     enum tdm_status status = tdm_cuda_map_pages(a, TILE, P::COLUMNS, &m.keys, err);
     if (status == TDM_OK)

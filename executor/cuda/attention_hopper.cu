@@ -63,6 +63,7 @@ struct maps {
 struct facts {
     uint32_t number, at; /* NO_ITEM: no items are left; index in board.items */
     uint32_t t0, head, kv_head, begin, count, last_from, space;
+    uint32_t first_end[CONSUMERS]; /* end of the keys that a group's first row sees */
     bool is_extra;
 };
 
@@ -92,7 +93,7 @@ static __device__ struct queue queues[QUEUES];
 /* The work of a block. Keys [begin, end) are those that some row of the cluster sees; those of a
  * part begin at `begin`. */
 template <class P> struct item {
-    uint32_t t0, head, kv_head, before, begin, end, steps;
+    uint32_t t0, head, kv_head, begin, end, steps;
     uint32_t parts;     /* of the item */
     uint32_t space;     /* tile for the part's results in scratch; UNDIVIDED: it has all keys */
     uint32_t last_from; /* first key that the last row sees */
@@ -128,17 +129,17 @@ template <class P> struct item {
         is_extra = first + rank > last;
         head = kv_head * ratio + tile % ratio;
         t0 = (row_tiles - 1 - tile / ratio) * ROWS;
-        before = (uint32_t)(a.first_token - a.key_token);
-        end = before + (top + ROWS < a.tokens ? top + ROWS : (uint32_t)a.tokens);
+        end = tdm_attend_last_key(&a, last_of(a, top)) + 1;
         space = UNDIVIDED;
         parts = 1;
-        last_from = a.from[last_token(a)];
+        last_from = a.from[last_of(a, t0)];
         if constexpr (P::LISTS) {
             begin = 0;
             list = tdm_list_of(a, t0 / ROWS, kv_head);
             steps = list[0];
         } else {
-            begin = a.from[bottom] / PIECE * PIECE;
+            /* rows that see no visiting keys take a step all the same, to write that */
+            begin = min(a.from[bottom], end - 1) / PIECE * PIECE;
             steps = (end - begin + P::KEYS - 1) / P::KEYS;
             if (number >= split.whole)
                 divide(split, divided, rank);
@@ -158,9 +159,10 @@ template <class P> struct item {
         begin += first * P::KEYS;
     }
 
-    __device__ __forceinline__ uint32_t last_token(const tdm_attend &a) const
+    /* The last token of the row tile that begins at `first`. */
+    static __device__ __forceinline__ uint32_t last_of(const tdm_attend &a, uint32_t first)
     {
-        return (t0 + ROWS < a.tokens ? t0 + ROWS : (uint32_t)a.tokens) - 1;
+        return (first + ROWS < a.tokens ? first + ROWS : (uint32_t)a.tokens) - 1;
     }
 };
 
@@ -336,13 +338,16 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a,
             f.begin = w.begin;
             f.count = w.steps;
             f.last_from = w.last_from;
+            for (uint32_t group = 0; group < CONSUMERS; group++)
+                f.first_end[group] = tdm_attend_last_key(&a, w.t0 + group * GROUP_ROWS) + 1;
             f.space = w.space;
             f.is_extra = w.is_extra;
         }
         if constexpr (P::LISTS) {
-            const limits all = {tdm_seen_from(a, false, w.kv_head)[w.last_token(a)],
-                                tdm_seen_from(a, true, w.kv_head)[w.last_token(a)],
-                                w.before + w.t0 + 1};
+            const uint32_t last = item<P>::last_of(a, w.t0);
+            const limits all = {tdm_seen_from(a, false, w.kv_head)[last],
+                                tdm_seen_from(a, true, w.kv_head)[last],
+                                tdm_attend_last_key(&a, w.t0) + 1};
             const uint32_t first_page = tdm_first_page(a);
             const uint32_t slot_pages = (uint32_t)a.chunk_tokens / TDM_HOPPER_PAGE;
             const uint32_t *entries = w.list + 1;
@@ -362,8 +367,8 @@ static __device__ __forceinline__ void produce_keys(const tdm_attend &a,
                               2 * (page - slot * slot_pages) + plane, slot, &full[stage]);
             }
         } else {
-            /* keys after the last token were never written */
-            uint32_t left = (w.before + (uint32_t)a.tokens - w.begin + PIECE - 1) / PIECE * PIECE;
+            /* keys after the last one were never written */
+            uint32_t left = ((uint32_t)a.keys - w.begin + PIECE - 1) / PIECE * PIECE;
             place from = place_of(a, w.begin, plane);
 #pragma unroll 1
             for (; step < end; step++) {
@@ -535,7 +540,6 @@ static __device__ __forceinline__ void consume_all(const tdm_attend &a, uint32_t
 {
     const uint32_t group = __shfl_sync(TDM_FULL_WARP, threadIdx.x / TDM_WARPGROUP, 0) - 1;
     const uint32_t k = tiles + P::Q_BYTES, v = k + STAGES * P::TILE_BYTES;
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const tdm_uniform_tile q = tdm_uniform(tiles + group * (P::Q_BYTES / CONSUMERS), 16);
     barriers &b = shared.of_pass[pass];
     uint32_t number = 0, made = 0; /* steps and items of the pass so far */
@@ -552,7 +556,7 @@ static __device__ __forceinline__ void consume_all(const tdm_attend &a, uint32_t
         const facts &w = w_of(made);
         left = w.count;
         all_from = w.last_from;
-        all_end = before + w.t0 + group * GROUP_ROWS + 1;
+        all_end = w.first_end[group];
         was_masked = true;
         rows = tdm_no_sums<1>();
         step = P::LISTS ? shared.step[number % STAGES] : w.begin; /* before the stage is released */
@@ -597,9 +601,8 @@ static __device__ __forceinline__ void consume_all(const tdm_attend &a, uint32_t
     const auto wait_last_values = [&](uint32_t number, uint32_t step) {
         tdm_barrier_wait(&b.full_v[number % STAGES], number / STAGES);
         const uint32_t key = P::LISTS ? step & TDM_STEP_FIRST : step;
-        if (key + P::KEYS >
-            before + (uint32_t)a.tokens) /* the chunk's last keys are always in such a step */
-            clear_rows<P>(v + number % STAGES * P::TILE_BYTES, before + (uint32_t)a.tokens - key);
+        if (key + P::KEYS > (uint32_t)a.keys) /* the last keys are always in such a step */
+            clear_rows<P>(v + number % STAGES * P::TILE_BYTES, (uint32_t)a.keys - key);
     };
 
     if (group == 1)
@@ -823,13 +826,13 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
 
 extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
 {
-    const uint64_t keys = a->first_token + a->tokens - a->key_token;
-    const bool whole = keys <= a->chunk_tokens || a->chunk_tokens % a->page_tokens == 0;
+    const uint64_t end = a->first_token + a->tokens - a->key_token;
+    const bool whole = a->keys <= a->chunk_tokens || a->chunk_tokens % a->page_tokens == 0;
     return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
-           (a->head_dim == 64 || a->head_dim == 128) && keys <= INT32_MAX && whole &&
-           a->visiting_keys == 0 && a->page_tokens % TDM_HOPPER_PAGE == 0 &&
-           (a->lists.pages == NULL ||
-            (a->page_tokens == TDM_HOPPER_PAGE && a->lists.capacity <= TDM_HOPPER_LIST_PAGES));
+           (a->head_dim == 64 || a->head_dim == 128) && end <= INT32_MAX && whole &&
+           a->page_tokens % TDM_HOPPER_PAGE == 0 &&
+           (a->lists.pages == NULL || (!tdm_attend_visits(a) && a->page_tokens == TDM_HOPPER_PAGE &&
+                                       a->lists.capacity <= TDM_HOPPER_LIST_PAGES));
 }
 
 template <class P>
@@ -837,12 +840,11 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
                               struct tdm_error *err)
 {
     struct tdm_attend a = *attend;
-    const uint64_t keys = a.first_token + a.tokens - a.key_token;
     const uint64_t all = (uint64_t)item<P>::clusters(a) * a.kv_heads;
     const tdm_selector &selector = a.lists.rule.selector;
     const uint64_t window = selector.kind == TDM_SELECT_WINDOW ? selector.window : 0;
     const tdm_attend_split split = tdm_attend_split_of(
-        all, P::CLUSTER, tdm_attend_most_keys(keys, window, P::CLUSTER) / P::KEYS,
+        all, P::CLUSTER, tdm_attend_most_keys(a.keys, window, P::CLUSTER) / P::KEYS,
         P::LISTS || a.parts == NULL ? 0 : tdm_attend_part_tiles(a.tokens, a.query_heads));
     const uint32_t items = numbers(split, (uint32_t)all);
     static uint32_t launches; /* shared by all host threads */
@@ -867,7 +869,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
         clusters = (items + MOST_ITEMS - 1) / MOST_ITEMS;
     if (clusters > items)
         clusters = items;
-    if (keys <= a.chunk_tokens) /* one slot, whose last page is whole */
+    if (a.keys <= a.chunk_tokens) /* one slot, whose last page is whole */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;

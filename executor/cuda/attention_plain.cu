@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend 
     extern __shared__ float shared[]; /* [WARPS, 2, head_dim]: keys and values */
     const uint32_t warp = threadIdx.x / TDM_WARP, lane = threadIdx.x % TDM_WARP;
     const uint32_t dim = a.head_dim, ratio = a.query_heads / a.kv_heads;
-    const uint64_t keys = tdm_attend_keys(&a);
+    const uint64_t keys = a.keys;
     const uint64_t item = (uint64_t)blockIdx.x * WARPS + warp;
     const uint32_t key = (uint32_t)(item / a.kv_heads), kv_head = (uint32_t)(item % a.kv_heads);
     const uint64_t plane = tdm_plane_of(a);
@@ -307,7 +307,7 @@ static enum tdm_status check(const struct tdm_attend *a, struct tdm_error *err)
     if (a->head_dim > TDM_CUDA_MOST_HEAD_DIM)
         return tdm_fail(err, TDM_INPUT, "attention on the GPU takes a head dim up to %u, not %u",
                         TDM_CUDA_MOST_HEAD_DIM, a->head_dim);
-    if (tdm_attend_keys(a) > INT32_MAX)
+    if (a->keys > INT32_MAX)
         return tdm_fail(err, TDM_INPUT, "attention on the GPU takes at most %d keys", INT32_MAX);
     return TDM_OK;
 }
@@ -338,7 +338,7 @@ extern "C" enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *a, 
 extern "C" enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend *a,
                                                          cudaStream_t stream, struct tdm_error *err)
 {
-    const uint64_t keys = tdm_attend_keys(a);
+    const uint64_t keys = a->keys;
     const unsigned row_blocks = tdm_blocks(a->tokens * a->query_heads, WARPS, INT32_MAX);
     const unsigned key_blocks = tdm_blocks(keys * a->kv_heads, WARPS, INT32_MAX);
     const float scale = (float)(1.0 / sqrt((double)a->head_dim));

@@ -74,8 +74,7 @@ static enum tdm_status map_pages(const struct tdm_attend *a, CUtensorMapDataType
                                  uint32_t rows, uint32_t columns, CUtensorMap *map,
                                  struct tdm_error *err)
 {
-    const uint64_t keys = a->first_token + a->tokens - a->key_token;
-    const uint64_t slots = (keys + a->chunk_tokens - 1) / a->chunk_tokens;
+    const uint64_t slots = (a->keys + a->chunk_tokens - 1) / a->chunk_tokens;
     const uint64_t pages = (a->chunk_tokens + a->page_tokens - 1) / a->page_tokens;
     const uint64_t element = 128 / each, row_bytes = (uint64_t)a->kv_heads * a->head_dim * element;
     const cuuint64_t sizes[5] = {each, a->page_tokens,

@@ -295,12 +295,13 @@ struct tdm_votes_kind {
 extern const struct tdm_votes_kind tdm_cuda_votes_kinds[];
 
 /* A chunk's queries and the keys that they may see. The keys are in slots of pages. A slot holds
- * `chunk_tokens` tokens. The slots cover the sequence from `key_token` up to the last query, or
- * `visiting_keys` tokens, all before the first query. */
+ * `chunk_tokens` tokens. The slots cover the sequence from `key_token` on: up to the last query,
+ * or, in a ring of ranks, a chunk before the first query. */
 struct tdm_attend {
     uint64_t tokens;      /* queries */
     uint64_t first_token; /* position of the first query in its sequence */
     uint64_t key_token;   /* position of the first key */
+    uint64_t keys;        /* number of keys */
     uint64_t chunk_tokens, page_tokens;
     struct tdm_lists lists; /* also has the rule of which tokens see which */
     struct tdm_documents documents;
@@ -337,19 +338,20 @@ struct tdm_attend {
      * has one bit in both words: listed, seen whole. `order` has tdm_attend_order() words: the
      * order in which each (key page, list) is processed */
     uint32_t *readers, *order;
-    uint64_t visiting_keys; /* 0: keys up to the last query */
 };
 
-/* Number of keys; and the last key that a token may see, counted from key_token. */
-TDM_ANYWHERE uint64_t tdm_attend_keys(const struct tdm_attend *a)
-{
-    return a->visiting_keys > 0 ? a->visiting_keys : a->first_token + a->tokens - a->key_token;
-}
-
+/* The last key that a token may see, counted from key_token: its own, or the last one. */
 TDM_ANYWHERE uint32_t tdm_attend_last_key(const struct tdm_attend *a, uint64_t token)
 {
-    return (uint32_t)(a->visiting_keys > 0 ? a->visiting_keys - 1
-                                           : a->first_token + token - a->key_token);
+    const uint32_t own = (uint32_t)(a->first_token - a->key_token + token);
+    const uint32_t last = (uint32_t)a->keys - 1;
+    return own < last ? own : last;
+}
+
+/* Are all keys before the first query? */
+TDM_ANYWHERE bool tdm_attend_visits(const struct tdm_attend *a)
+{
+    return a->key_token + a->keys <= a->first_token;
 }
 
 /* Number of key pages of a chunk's attention, and number of 32-bit words for a bit per query page.

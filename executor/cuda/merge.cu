@@ -4,13 +4,12 @@
  *
  *     L'' = log(exp(L) + exp(L')),  O'' = exp(L - L'') O + exp(L' - L'') O'
  *
- * Parts of dQ are added. Memory-bound: 10 bytes for each element of a part in bf16. A warp has a
- * row, which is a token's query head.
+ * Parts of dQ are added. Memory-bound: 10 bytes for each element of a part in bf16. A row is a
+ * token's query head. Some lanes of a warp have a row, with W elements at a time.
  */
 #include "executor/cuda/device.cuh"
 
-#define WARPS 8u
-#define THREADS (WARPS * TDM_WARP)
+#define THREADS 256u
 #define LEAST_LSE (-1e29f)
 
 /* What a row takes of the sum and of the part, and its LSE. */
@@ -24,11 +23,12 @@ static __device__ __forceinline__ shares shares_of(float lse, float part)
     return {a / (a + b), b / (a + b), most + logf(a + b)};
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) merge_rows(const struct tdm_merge x)
+template <typename T, int W>
+static __global__ void __launch_bounds__(THREADS)
+    merge_rows(const struct tdm_merge x, uint32_t lanes)
 {
-    const uint64_t row = (uint64_t)blockIdx.x * WARPS + threadIdx.x / TDM_WARP;
-    const uint32_t lane = threadIdx.x % TDM_WARP;
+    const uint64_t row = (uint64_t)blockIdx.x * (THREADS / lanes) + threadIdx.x / lanes;
+    const uint32_t lane = threadIdx.x % lanes;
     shares take = {1.0f, 1.0f, 0.0f};
     bool is_there = true;
     if (row >= x.rows)
@@ -40,15 +40,22 @@ static __global__ void __launch_bounds__(THREADS) merge_rows(const struct tdm_me
         if (!x.opens)
             take = shares_of(x.sum_lse[row], take.lse);
     }
-    for (uint32_t i = lane; i < x.head_dim; i += TDM_WARP) {
+    for (uint32_t i = lane * W; i < x.head_dim; i += lanes * W) {
         const uint64_t at = row * x.head_dim + i;
-        float value = is_there ? take.part * tdm_get((const T *)x.part.data, at) : 0.0f;
+        float value[W], sum[W] = {};
+        tdm_load<W>((const T *)x.part.data, at, value);
         if (!x.opens)
-            value += take.sum * x.sum[at];
+            tdm_load<W>(x.sum, at, sum);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            value[j] = is_there ? take.part * value[j] : 0.0f;
+            if (!x.opens)
+                value[j] += take.sum * sum[j];
+        }
         if (x.out.data != NULL)
-            tdm_put((T *)x.out.data, at, value);
+            tdm_store<W>((T *)x.out.data, at, value);
         else
-            x.sum[at] = value;
+            tdm_store<W>(x.sum, at, value);
     }
     __syncwarp(); /* all lanes have read the LSE so far */
     if (lane == 0 && x.part_lse != NULL)
@@ -58,11 +65,20 @@ static __global__ void __launch_bounds__(THREADS) merge_rows(const struct tdm_me
 extern "C" enum tdm_status tdm_cuda_merge(const struct tdm_merge *merge, cudaStream_t stream,
                                           struct tdm_error *err)
 {
+    const void *const pointers[] = {merge->part.data, merge->out.data, merge->sum};
+    const bool eights = tdm_in_eights(merge->head_dim, pointers, 3);
+    uint32_t lanes = TDM_WARP;
     if (merge->rows == 0)
         return TDM_OK;
+    while (eights && lanes / 2 * 8 >= merge->head_dim)
+        lanes /= 2;
+    const unsigned blocks = tdm_blocks(merge->rows, THREADS / lanes, INT32_MAX);
     enum tdm_status status = tdm_with_type(merge->part.dtype, err, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        merge_rows<T><<<tdm_blocks(merge->rows, WARPS, INT32_MAX), THREADS, 0, stream>>>(*merge);
+        if (eights)
+            merge_rows<T, 8><<<blocks, THREADS, 0, stream>>>(*merge, lanes);
+        else
+            merge_rows<T, 1><<<blocks, THREADS, 0, stream>>>(*merge, lanes);
     });
     return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "merge launch", err) : status;
 }

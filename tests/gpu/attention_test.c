@@ -9,8 +9,8 @@
  * 2^-8 each at worst and less on average. Bytes without a key of the chunk must stay as they were.
  *
  * The same attention over one slot of keys at a time, whose parts are merged, must give the same
- * within the bound, as ranks in a ring do it; its gradient with dot products that are given, as for
- * queries that go around the ring.
+ * within the bound, as ranks in a ring do it. With queries that go around the ring, dot products
+ * are given, and dK and dV are added to. The kernels that suit the first slot must suit every slot.
  *
  * A few shapes run TDM_REPEATS times (10), with copies and other kernels under way, and must give
  * the same bits. */
@@ -77,6 +77,17 @@ static const struct shape shapes[] = {
     {64, 2, 7, 2048, 128, 4, 1200, 0, 3},
     /* documents whose rows fit in the L2 cache, where those of the chunk do not */
     {128, 24, 2, 1024, 128, 2, 1024, 0, 9},
+    /* for one slot at a time: slots that are not whole pages or tiles; tiles of keys that are not
+     * split by query heads, and several rounds of those that are; rows that see no keys of a slot
+     */
+    {128, 2, 3, 1000, 128, 3, 900, 0, 1},
+    {64, 1, 7, 300, 128, 4, 300, 0, 3},
+    {64, 2, 2, 129, 256, 3, 129, 0, 1},
+    {128, 1, 2, 90, 128, 4, 33, 100, 1},
+    {128, 16, 2, 1024, 128, 3, 1024, 0, 1},
+    {64, 33, 4, 512, 128, 2, 512, 0, 1},
+    {128, 4, 7, 2048, 128, 2, 1900, 0, 4},
+    {128, 2, 7, 512, 128, 6, 512, 700, 1},
 };
 
 /* Shapes that add to dK and dV in all slots. The first tiles of keys are seen by no row. */
@@ -145,15 +156,15 @@ static uint16_t *random_bf16(struct gpu_test *test, uint64_t count, float scale)
     return values;
 }
 
-/* Fills the space after the last key with NaN, because it was never written. */
+/* Fills the space after the last key of each slot with NaN, because it was never written. */
 static void poison(const struct shape *s, uint16_t *kv)
 {
     const uint64_t row = (uint64_t)s->kv_heads * s->head_dim, slot = slot_of(s);
-    for (uint64_t at = 0; at < slot / row; at++) {
-        const uint64_t plane = at / s->page_tokens,
-                       key = plane / 2 * s->page_tokens + at % s->page_tokens;
-        if (key >= s->tokens)
-            memset(kv + (s->slots - 1) * slot + at * row, 0xff, row * sizeof(*kv));
+    for (uint64_t at = 0; at < s->slots * (slot / row); at++) {
+        const uint64_t in_slot = at % (slot / row), plane = in_slot / s->page_tokens;
+        const uint64_t key = plane / 2 * s->page_tokens + in_slot % s->page_tokens;
+        if (key >= (at / (slot / row) + 1 < s->slots ? s->chunk_tokens : s->tokens))
+            memset(kv + at * row, 0xff, row * sizeof(*kv));
     }
 }
 
@@ -206,7 +217,7 @@ static void run(struct tdm_attend a, const struct tdm_attention_kind *kind,
                 const struct result *from, struct result *result, cudaStream_t stream)
 {
     struct tdm_error err = {0};
-    uint64_t slots = (a.first_token + a.tokens - a.key_token + a.chunk_tokens - 1) / a.chunk_tokens;
+    uint64_t slots = (a.keys + a.chunk_tokens - 1) / a.chunk_tokens;
     float *gradients = result->gradients;
     a.out = (struct tdm_array){result->out, TDM_DTYPE_BF16};
     a.lse = result->lse;
@@ -253,6 +264,126 @@ static void check(struct gpu_test *test, const struct tdm_attention_kind *kind,
                   (unsigned long long)s->chunk_tokens, (unsigned long long)s->page_tokens,
                   (unsigned long long)s->window, s->documents, errors[0], errors[1], errors[2],
                   errors[3], same ? "repeats" : "does not repeat");
+}
+
+/* ---- one slot at a time ---- */
+
+/* Attention over slot `k` of the keys. */
+static struct tdm_attend of_slot(struct tdm_attend a, uint64_t k, uint64_t slots)
+{
+    a.pages.data = (uint16_t *)a.pages.data + k * a.slot_elements;
+    a.key_token += k * a.chunk_tokens;
+    a.keys = k + 1 < slots ? a.chunk_tokens : a.tokens;
+    return a;
+}
+
+static bool suits(const struct tdm_attention_kind *kind, struct tdm_attend a, uint64_t k,
+                  uint64_t slots)
+{
+    a = of_slot(a, k, slots);
+    return kind->suits == NULL || kind->suits(&a);
+}
+
+/* Runs the forward over each slot of keys by itself into `result`, and the backward from the
+ * forward results of `from`, or if `packed` from facts of these, adding to dK and dV. */
+static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind, uint64_t slots,
+                      bool packed, const struct result *from, struct result *result,
+                      cudaStream_t stream)
+{
+    const uint64_t rows = a.tokens * a.query_heads, elements = rows * a.head_dim;
+    struct tdm_error err = {0};
+    struct result part = new_result(elements, rows, NULL, 1),
+                  sum = new_result(2 * elements, rows, NULL, 1),
+                  facts = new_result(elements, rows, NULL, 1); /* its LSEs are dot products */
+    float *gradients = result->gradients;
+    for (int backward = 0; backward < 2; backward++) {
+        for (uint64_t k = 0; k < slots; k++) {
+            struct tdm_attend v = of_slot(a, k, slots);
+            struct tdm_merge merge = {.rows = rows, .head_dim = a.head_dim, .opens = k == 0};
+            v.out = (struct tdm_array){backward ? from->out : part.out, TDM_DTYPE_BF16};
+            v.lse = backward ? from->lse : part.lse;
+            v.dq = (struct tdm_array){part.dq, TDM_DTYPE_BF16};
+            v.gradient_slot_elements = a.slot_elements;
+            v.written = (struct tdm_array){gradients + k * a.slot_elements, TDM_DTYPE_FP32};
+            v.written_slots = 1;
+            if (packed) {
+                v.added = v.written;
+                v.written = (struct tdm_array){0};
+                v.written_slots = 0;
+            }
+            if (backward && packed) {
+                const struct tdm_pack pack = {.rows = rows,
+                                              .head_dim = a.head_dim,
+                                              .out = v.out,
+                                              .d_out = a.d_out,
+                                              .lse = from->lse,
+                                              .packed_lse = part.lse,
+                                              .dots = facts.lse};
+                if (tdm_cuda_pack_facts(&pack, stream, &err) != TDM_OK)
+                    die(&err);
+                v.lse = part.lse;
+                v.dots = facts.lse;
+                v.out.data = NULL;
+            }
+            merge.part = (struct tdm_array){backward ? part.dq : part.out, TDM_DTYPE_BF16};
+            merge.sum = sum.out;
+            if (!backward) {
+                merge.part_lse = part.lse;
+                merge.sum_lse = sum.lse;
+                merge.out_lse = result->lse;
+            }
+            if (k + 1 == slots)
+                merge.out = (struct tdm_array){backward ? result->dq : result->out, TDM_DTYPE_BF16};
+            if (tdm_cuda_attend_from(&v, stream, &err) != TDM_OK ||
+                (backward ? kind->backward(&v, stream, &err) : kind->forward(&v, stream, &err)) !=
+                    TDM_OK ||
+                tdm_cuda_merge(&merge, stream, &err) != TDM_OK)
+                die(&err);
+        }
+    }
+    if (TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK)
+        die(&err);
+    free_result(&part);
+    free_result(&sum);
+    free_result(&facts);
+}
+
+/* All kinds over one slot at a time, and the whole by the last kind. A kind that suits the whole
+ * must suit slots. */
+static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct shape *s,
+                        cudaStream_t stream)
+{
+    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
+    const uint64_t sums = s->slots * slot_of(s);
+    float *zeros = host(sums * sizeof(float));
+    const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds, *plain = kind;
+    while (plain->suits != NULL)
+        plain++;
+    struct result due = new_result(elements, rows, zeros, sums);
+    run(a, plain, &due, &due, stream);
+    if (s->documents == 1) /* as a sequence without documents has it */
+        a.documents = (struct tdm_documents){.count = 1};
+    for (;; kind++) {
+        if (suits(kind, a, 0, s->slots)) {
+            for (uint64_t k = 1; k < s->slots; k++)
+                if (!suits(kind, a, k, s->slots))
+                    gpu_test_case(test, false, "%s does not suit slot %llu of its keys", kind->name,
+                                  (unsigned long long)k);
+            for (int packed = 0; packed < 2; packed++) {
+                struct result got = new_result(elements, rows, zeros, sums);
+                struct result again = new_result(elements, rows, zeros, sums);
+                run_slots(a, kind, s->slots, packed, &due, &got, stream);
+                run_slots(a, kind, s->slots, packed, &due, &again, stream);
+                check(test, kind, s, &due, &got, &again);
+                free_result(&got);
+                free_result(&again);
+            }
+        }
+        if (kind == plain)
+            break;
+    }
+    free_result(&due);
+    free(zeros);
 }
 
 /* ---- repeats ---- */
@@ -304,9 +435,12 @@ static bool is_same(const void *due, const void *on_device, uint64_t bytes, void
     return memcmp(due, copied, bytes) == 0;
 }
 
+/* How repeated runs take the keys: all at once, or one slot at a time. */
+enum way { WHOLE, SLOTS, PACKED_SLOTS };
+
 /* Repeats forward and backward. The results must be those of the first run. */
 static void repeat(struct gpu_test *test, const struct tdm_attend *a, const struct shape *s,
-                   const struct tdm_attention_kind *kind, const struct result *from,
+                   const struct tdm_attention_kind *kind, enum way way, const struct result *from,
                    const float *gradients, cudaStream_t stream)
 {
     const char *asked = getenv("TDM_REPEATS");
@@ -328,7 +462,10 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
             die(&err);
         for (int k = 0; k < i % 4; k++)
             make_noise(&noise);
-        run(*a, kind, from, &got, stream);
+        if (way == WHOLE)
+            run(*a, kind, from, &got, stream);
+        else
+            run_slots(*a, kind, s->slots, way == PACKED_SLOTS, from, &got, stream);
         for (int k = 0; k < 4; k++) {
             if (i == 0)
                 due[k] = host(bytes[k]);
@@ -340,120 +477,14 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
         differing += !same;
     }
     gpu_test_case(test, repeats > 0 && differing == 0,
-                  "%s: heads of %u, %llu tokens: %d of %d repeats differ", kind->name, s->head_dim,
-                  (unsigned long long)s->tokens, differing, repeats);
+                  "%s: heads of %u, %llu tokens%s: %d of %d repeats differ", kind->name,
+                  s->head_dim, (unsigned long long)s->tokens,
+                  way == WHOLE ? "" : ", one slot at a time", differing, repeats);
     for (int k = 0; k < 4; k++)
         free(due[k]);
     free(copied);
     free_noise(&noise);
     free_result(&got);
-}
-
-/* ---- one slot at a time ---- */
-
-/* The fastest kind from `kind` on for an attention. */
-static const struct tdm_attention_kind *suiting(const struct tdm_attention_kind *kind,
-                                                const struct tdm_attend *a)
-{
-    while (kind->suits != NULL && !kind->suits(a))
-        kind++;
-    return kind;
-}
-
-/* Runs the forward over each slot of keys by itself into `result`, and the backward from the
- * forward results of `from`, or if `packed` from facts of these. */
-static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind, uint64_t slots,
-                      bool packed, const struct result *from, struct result *result,
-                      cudaStream_t stream)
-{
-    const uint64_t rows = a.tokens * a.query_heads, elements = rows * a.head_dim;
-    struct tdm_error err = {0};
-    struct result part = new_result(elements, rows, NULL, 1),
-                  sum = new_result(2 * elements, rows, NULL, 1),
-                  facts = new_result(elements, rows, NULL, 1); /* its LSEs are dot products */
-    float *gradients = result->gradients;
-    for (int backward = 0; backward < 2; backward++) {
-        for (uint64_t k = 0; k < slots; k++) {
-            struct tdm_attend v = a;
-            struct tdm_merge merge = {.rows = rows, .head_dim = a.head_dim, .opens = k == 0};
-            v.pages.data = (uint16_t *)a.pages.data + k * a.slot_elements;
-            v.key_token = a.key_token + k * a.chunk_tokens;
-            v.visiting_keys = k + 1 < slots ? a.chunk_tokens : 0;
-            v.out = (struct tdm_array){backward ? from->out : part.out, TDM_DTYPE_BF16};
-            v.lse = backward ? from->lse : part.lse;
-            v.dq = (struct tdm_array){part.dq, TDM_DTYPE_BF16};
-            v.gradient_slot_elements = a.slot_elements;
-            v.written = (struct tdm_array){gradients + k * a.slot_elements, TDM_DTYPE_FP32};
-            v.written_slots = 1;
-            if (backward && packed) {
-                const struct tdm_pack pack = {.rows = rows,
-                                              .head_dim = a.head_dim,
-                                              .out = v.out,
-                                              .d_out = a.d_out,
-                                              .lse = from->lse,
-                                              .packed_lse = part.lse,
-                                              .dots = facts.lse};
-                if (tdm_cuda_pack_facts(&pack, stream, &err) != TDM_OK)
-                    die(&err);
-                v.lse = part.lse;
-                v.dots = facts.lse;
-                v.out.data = NULL;
-            }
-            const struct tdm_attention_kind *of = suiting(kind, &v);
-            merge.part = (struct tdm_array){backward ? part.dq : part.out, TDM_DTYPE_BF16};
-            merge.sum = sum.out;
-            if (!backward) {
-                merge.part_lse = part.lse;
-                merge.sum_lse = sum.lse;
-                merge.out_lse = result->lse;
-            }
-            if (k + 1 == slots)
-                merge.out = (struct tdm_array){backward ? result->dq : result->out, TDM_DTYPE_BF16};
-            if (tdm_cuda_attend_from(&v, stream, &err) != TDM_OK ||
-                (backward ? of->backward(&v, stream, &err) : of->forward(&v, stream, &err)) !=
-                    TDM_OK ||
-                tdm_cuda_merge(&merge, stream, &err) != TDM_OK)
-                die(&err);
-        }
-    }
-    if (TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK)
-        die(&err);
-    free_result(&part);
-    free_result(&sum);
-    free_result(&facts);
-}
-
-/* All kinds over one slot at a time, and the whole by the last kind. */
-static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct shape *s,
-                        cudaStream_t stream)
-{
-    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
-    const uint64_t sums = s->slots * slot_of(s);
-    float *zeros = host(sums * sizeof(float));
-    const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds, *plain = kind;
-    while (plain->suits != NULL)
-        plain++;
-    struct result due = new_result(elements, rows, zeros, sums);
-    run(a, plain, &due, &due, stream);
-    if (s->documents == 1) /* as a sequence without documents has it */
-        a.documents = (struct tdm_documents){.count = 1};
-    for (;; kind++) {
-        if (kind == plain || kind->suits(&a)) {
-            for (int packed = 0; packed < 2; packed++) {
-                struct result got = new_result(elements, rows, zeros, sums);
-                struct result again = new_result(elements, rows, zeros, sums);
-                run_slots(a, kind, s->slots, packed, &due, &got, stream);
-                run_slots(a, kind, s->slots, packed, &due, &again, stream);
-                check(test, kind, s, &due, &got, &again);
-                free_result(&got);
-                free_result(&again);
-            }
-        }
-        if (kind == plain)
-            break;
-    }
-    free_result(&due);
-    free(zeros);
 }
 
 /* `scale` multiplies the queries. `writes`: dK and dV of the first of several slots are written. */
@@ -483,6 +514,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         .tokens = s->tokens,
         .first_token = key_token + (s->slots - 1) * s->chunk_tokens,
         .key_token = key_token,
+        .keys = keys,
         .chunk_tokens = s->chunk_tokens,
         .page_tokens = s->page_tokens,
         .lists.rule = {.selector = {.kind = s->window > 0 ? TDM_SELECT_WINDOW : TDM_SELECT_DENSE,
@@ -523,8 +555,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         run(a, kind, &due, &got, stream);
         run(a, kind, &due, &again, stream);
         check(test, kind, s, &due, &got, &again);
-        if (repeats)
-            repeat(test, &a, s, kind, &due, gradients, stream);
+        for (enum way way = WHOLE; repeats && way <= PACKED_SLOTS; way++)
+            repeat(test, &a, s, kind, way, &due, gradients, stream);
         free_result(&got);
         free_result(&again);
     }

@@ -578,6 +578,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         .tokens = s->tokens,
         .first_token = c.first_token,
         .key_token = c.key_token,
+        .keys = c.keys,
         .lists.rule = c.rule,
     });
     bool lists = tdm_selector_lists(s->selector.kind);
@@ -605,6 +606,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         .tokens = s->tokens,
         .first_token = c.first_token,
         .key_token = c.key_token,
+        .keys = c.keys,
         .chunk_tokens = s->chunk_tokens,
         .page_tokens = s->page_tokens,
         .lists = {.rule = c.rule, .lists = c.lists, .capacity = c.capacity},
@@ -621,9 +623,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         .start = device(s->tokens * sizeof(uint32_t)),
         .d = device(2 * tdm_attend_rows(s->tokens) * c.heads * sizeof(float)),
         .dq_sums = device(tdm_attend_rows(s->tokens) * c.heads * s->head_dim * sizeof(float)),
-        .turns = device(tdm_attend_turns(s->tokens, c.first_token + s->tokens - c.key_token,
-                                         c.heads, s->kv_heads) *
-                        sizeof(uint32_t)),
+        .turns =
+            device(tdm_attend_turns(s->tokens, c.keys, c.heads, s->kv_heads) * sizeof(uint32_t)),
     };
     if (lists) {
         uint64_t items = all * c.lists;

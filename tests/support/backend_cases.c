@@ -234,6 +234,48 @@ static enum tdm_status wide_case(uint64_t seed, struct tdm_schedule **schedule,
     return status;
 }
 
+/* Two rounds of chunks for all ranks, and a shorter chunk. */
+static uint64_t cut_ring(struct tdm_dice *dice, uint32_t ranks, uint64_t *chunk)
+{
+    *chunk =
+        tdm_dice_chance(dice, 70) ? 128 * tdm_dice_roll(dice, 1, 2) : tdm_dice_roll(dice, 60, 250);
+    return 2 * ranks * *chunk + tdm_dice_roll(dice, 1, *chunk);
+}
+
+enum tdm_status tdm_ring_case(uint64_t seed, uint32_t most, struct tdm_schedule **schedule,
+                              struct tdm_error *err)
+{
+    struct tdm_schedule *ring = NULL;
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, seed ^ 0x4196);
+    struct sizes sizes = large_sizes(&dice);
+    sizes.architecture %= MISTRAL;
+    const uint32_t ranks = (uint32_t)tdm_dice_roll(&dice, 2, most);
+    uint64_t chunk, tokens = cut_ring(&dice, ranks, &chunk);
+    enum tdm_status status = new_schedule(&sizes, tokens, &ring, err);
+    if (status != TDM_OK)
+        return status;
+    ring->page_tokens = 128;
+    ring->chunk_tokens = ring->head_tile_tokens = chunk;
+    ring->ranks = ranks;
+    ring->exchange = seed % 2 == 0 ? TDM_EXCHANGE_RING : TDM_EXCHANGE_QUERIES;
+    if (tdm_dice_chance(&dice, 30))
+        ring->selector = (struct tdm_selector){.kind = TDM_SELECT_WINDOW,
+                                               .window = tdm_dice_roll(&dice, 2, 3 * chunk)};
+    if (tdm_dice_chance(&dice, 30))
+        ring->dtypes.kv_gradients = TDM_DTYPE_BF16;
+    if (tdm_dice_chance(&dice, 40))
+        status = tdm_sequence_divide(&ring->sequences[0], "ring",
+                                     tdm_dice_roll(&dice, chunk / 2, tokens), err);
+    if (status == TDM_OK)
+        status = tdm_schedule_check(ring, "ring", err);
+    if (status == TDM_OK)
+        *schedule = ring;
+    else
+        tdm_schedule_free(ring);
+    return status;
+}
+
 enum tdm_status tdm_backend_case(enum tdm_case kind, uint64_t seed, struct tdm_schedule **schedule,
                                  struct tdm_error *err)
 {

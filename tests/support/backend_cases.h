@@ -22,4 +22,10 @@ enum tdm_case tdm_case_of(uint64_t seed);
 enum tdm_status tdm_backend_case(enum tdm_case kind, uint64_t seed, struct tdm_schedule **schedule,
                                  struct tdm_error *err);
 
+/* Creates the case of a seed for ranks in a ring, 2 to `most`: heads of 64 or 128, pages of 128 and
+ * bf16, as fast kernels for one GPU want it, with odd ends, windows and documents. Gradients alone.
+ */
+enum tdm_status tdm_ring_case(uint64_t seed, uint32_t most, struct tdm_schedule **schedule,
+                              struct tdm_error *err);
+
 #endif
