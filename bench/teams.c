@@ -89,8 +89,8 @@ static enum tdm_status print_all_nodes(struct tdm_error *err)
            "| --- | --- | --- | --- | --- | --- | --- |\n");
     for (size_t n = 0; n < sizeof(nodes) / sizeof(nodes[0]) && status == TDM_OK; n++)
         for (int kind = 0; kind < TDM_EXCHANGES && status == TDM_OK; kind++) {
-            const bool rings = kind == TDM_EXCHANGE_RING || kind == TDM_EXCHANGE_QUERIES;
-            if (rings && nodes[n] > MOST_RING_NODES)
+            schedule->exchange = (enum tdm_exchange_kind)kind;
+            if (tdm_schedule_rings(schedule) && nodes[n] > MOST_RING_NODES)
                 continue;
             status = tdm_schedule_set_sequences(schedule, 1, tokens / FIRST_NODES * nodes[n], err);
             if (status == TDM_OK)

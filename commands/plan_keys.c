@@ -70,7 +70,7 @@ static const struct tdm_help_entry keys[] = {
      "piece of the sequence; with causal attention the last then has most to do. greedy gives the "
      "chunk that sees most to the rank that has least to do so far, which is for packed "
      "documents."},
-    {"exchange=gather|heads|ring|queries|heads+gather",
+    {"exchange=gather|heads|ring|queries|heads+gather|heads+ring|heads+queries",
      "with --ranks: what ranks exchange for attention (default: what is faster)",
      "gather brings K and V of all chunks to every rank, and sums its shares of their gradients. "
      "heads gives every rank a part of the heads for all chunks. It takes a part of the memory for "
@@ -80,10 +80,12 @@ static const struct tdm_help_entry keys[] = {
      "of one rank by rounding. queries does the same in the forward; in the backward K and V stay, "
      "and each round's queries go around once, with their gradients behind them. heads+gather is "
      "both: ranks in a row divide the heads, and those of all rows that have the same heads gather "
-     "their K and V. It is tried where the ranks are more than the KV heads, or in several nodes."},
+     "their K and V. It is tried where the ranks are more than the KV heads, or in several nodes. "
+     "With heads+ring and heads+queries those that have the same heads pass K and V, or queries, "
+     "from row to row."},
     {"exchange.heads=N",
-     "with exchange=heads+gather: how many ranks divide the heads, 2 to 8 (default: as many as "
-     "divide the KV heads and the ranks of a node)",
+     "with exchange=heads+gather, heads+ring or heads+queries: how many ranks divide the heads, 2 "
+     "to 8 (default: as many as divide the KV heads and the ranks of a node)",
      NULL},
     {"weights=device|host|N",
      "where weights are at home: on the device, on the host and streamed through a ring, or N "

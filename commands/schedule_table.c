@@ -94,12 +94,15 @@ static void print_ranks(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->exchange == TDM_EXCHANGE_HEADS)
         fprintf(out, ROW "heads: each rank attends with %u of %u KV heads\n", "exchange",
                 schedule->model->kv_heads / schedule->ranks, schedule->model->kv_heads);
-    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
+    if (tdm_exchange_kind_has_rows(schedule->exchange))
         fprintf(out,
-                ROW
-                "heads+gather: %u ranks in a row divide the %u KV heads, and those with the same "
-                "heads gather K and V\n",
-                "exchange", schedule->head_ranks, schedule->model->kv_heads);
+                ROW "%s: %u ranks in a row divide the %u KV heads, and those with the same "
+                    "heads %s\n",
+                "exchange", tdm_exchange_kind_name(schedule->exchange), schedule->head_ranks,
+                schedule->model->kv_heads,
+                tdm_schedule_gathers(schedule)          ? "gather K and V"
+                : tdm_schedule_passes_queries(schedule) ? "pass K and V on, in the backward queries"
+                                                        : "pass K and V on");
     if (schedule->exchange == TDM_EXCHANGE_QUERIES)
         fprintf(out,
                 ROW "queries: chunks of K and V pass from rank to rank, in the backward those of "

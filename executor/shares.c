@@ -77,18 +77,13 @@ static uint32_t chunk_of_set(const struct tdm_launch *launch, uint32_t set, uint
     return chunks.first + k < chunks.end ? chunks.first + k : TDM_NONE;
 }
 
-static uint32_t set_count(const struct tdm_program *program)
-{
-    return program->ranks / tdm_schedule_head_parts(program->schedule);
-}
-
 /* What is gathered of a chunk of the round goes to the ranks with the same heads in all other sets.
  * In a phase that is one chunk of each set: without sets the rank's own. */
 static void gather(const struct tdm_launch *launch, enum tdm_content content, uint32_t phase,
                    struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
-    const uint32_t mine = tdm_rank_set(program, program->rank), sets = set_count(program);
+    const uint32_t mine = tdm_rank_set(program, program->rank), sets = tdm_rank_sets(program);
     for (uint32_t set = 0; set < sets; set++) {
         const uint32_t i = chunk_of_set(launch, set, phase);
         void *chunk = i == TDM_NONE ? NULL : of_chunk(launch, content, i);
@@ -108,7 +103,7 @@ static void reduce(const struct tdm_launch *launch, uint32_t phase, struct tdm_e
 {
     const struct tdm_program *program = launch->program;
     const struct tdm_operand *sum = &launch->operand[TDM_REDUCE_OWN];
-    const uint32_t mine = tdm_rank_set(program, program->rank), sets = set_count(program);
+    const uint32_t mine = tdm_rank_set(program, program->rank), sets = tdm_rank_sets(program);
     const uint32_t own = chunk_of_set(launch, mine, phase);
     for (uint32_t set = 0; set < sets; set++) {
         const uint32_t i = set == mine ? TDM_NONE : chunk_of_set(launch, set, phase);
@@ -325,21 +320,22 @@ bool tdm_share_rows(const struct tdm_launch *launch, bool after, uint32_t number
 
 /* ---- rings ---- */
 
-/* A chunk goes to the next rank, and another one comes from the rank before: it is written, or
- * added to what is there. */
+/* A chunk goes to the next rank, with sets to the one with the same heads in the next set, and
+ * another one comes from the rank before: it is written, or added to what is there. */
 static void hop(const struct tdm_launch *launch, struct tdm_exchange *exchange)
 {
     const struct tdm_program *program = launch->program;
+    const uint32_t sets = tdm_rank_sets(program), own = tdm_rank_set(program, program->rank);
     const struct tdm_access *sent = &launch->op->access[TDM_HOP_SENT],
                             *received = &launch->op->access[TDM_HOP_RECEIVED];
     const struct tdm_operand *to = &launch->operand[TDM_HOP_RECEIVED];
     if (sent->buffer != TDM_NONE)
-        tdm_exchange_give(exchange, (program->rank + 1) % program->ranks,
+        tdm_exchange_give(exchange, tdm_rank_like(program, (own + 1) % sets),
                           launch->operand[TDM_HOP_SENT].data, sent->bytes);
     if (received->buffer == TDM_NONE)
         return;
     const bool adds = received->mode == TDM_ACCUMULATE;
-    tdm_exchange_take(exchange, (program->rank + program->ranks - 1) % program->ranks,
+    tdm_exchange_take(exchange, tdm_rank_like(program, (own + sets - 1) % sets),
                       adds ? NULL : to->data, received->bytes);
     if (adds)
         exchange->sum = (struct tdm_share_sum){received->bytes / tdm_dtype_bytes(to->dtype),

@@ -298,8 +298,8 @@ static enum tdm_status check_same_op(const struct tdm_team *team, struct tdm_err
     for (uint32_t rank = 1; rank < team->ranks; rank++) {
         const struct tdm_op *op = &team->shown[rank].op;
         if (first->kind != op->kind || first->layer != op->layer || first->chunk != op->chunk ||
-            first->part != op->part || first->hops != op->hops || first->queries != op->queries ||
-            !exchange_the_same(first, op))
+            first->part != op->part || first->lap != op->lap || first->hops != op->hops ||
+            first->queries != op->queries || !exchange_the_same(first, op))
             return tdm_fail(err, TDM_INTERNAL,
                             "rank %u is at %s of layer %d, rank 0 at %s of layer %d", rank,
                             tdm_op_kind_name(op->kind), (int)op->layer,

@@ -183,14 +183,6 @@ static enum tdm_status read_exchange(struct reading *r, size_t field)
 {
     (void)field;
     r->pins->has_exchange = true;
-    if (strcmp(r->value, "heads+ring") == 0 || strcmp(r->value, "heads+queries") == 0) {
-        tdm_fail(
-            r->err, TDM_USAGE,
-            "%s: \"%s\" is not built: a ring passes one chunk at a time, and ranks that divide "
-            "the heads have several in a round",
-            r->what, r->value);
-        return tdm_hint(r->err, "use heads+gather, or ring or queries without heads");
-    }
     return tdm_exchange_kind_parse(r->value, &r->schedule->exchange) ? TDM_OK
                                                                      : bad(r, TDM_EXCHANGE_NAMES);
 }

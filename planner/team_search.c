@@ -212,7 +212,7 @@ static void set_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind e
                          uint32_t head_ranks)
 {
     schedule->exchange = exchange;
-    schedule->head_ranks = exchange != TDM_EXCHANGE_HEADS_GATHER ? 0
+    schedule->head_ranks = !tdm_exchange_kind_has_rows(exchange) ? 0
                            : head_ranks != 0                     ? head_ranks
                                                                  : most_head_ranks(schedule);
 }
@@ -221,9 +221,10 @@ static void set_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind e
  * where all cannot, or where the others are in other nodes. */
 static bool is_tried(const struct tdm_schedule *schedule)
 {
-    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
-        return schedule->head_ranks > 0 && (schedule->model->kv_heads % schedule->ranks != 0 ||
-                                            ranks_of_node(schedule) < schedule->ranks);
+    const bool rows = tdm_exchange_kind_has_rows(schedule->exchange);
+    if (rows && (schedule->head_ranks == 0 || (schedule->model->kv_heads % schedule->ranks == 0 &&
+                                               ranks_of_node(schedule) == schedule->ranks)))
+        return false;
     return !tdm_schedule_rings(schedule) || schedule->ranks <= MOST_RING_RANKS;
 }
 
@@ -290,7 +291,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
 {
     /* these take less memory for K and V; a ring the least, but more time */
     static const enum tdm_exchange_kind smaller[] = {TDM_EXCHANGE_HEADS, TDM_EXCHANGE_HEADS_GATHER,
-                                                     TDM_EXCHANGE_RING};
+                                                     TDM_EXCHANGE_HEADS_RING, TDM_EXCHANGE_RING};
     struct tdm_objective_found tried = {0};
     bool fits = false;
     *answer = NO_PLAN;

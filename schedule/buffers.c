@@ -59,20 +59,22 @@ static void declare_heads(struct tdm_builder *b)
                         b->chunk_capacity, table[i].slots, "%s", table[i].name);
 }
 
-/* If K and V, or queries, go around a ring (lower_ring.c, lower_queries.c). */
+/* If K and V, or queries, go around a ring (lower_ring.c, lower_queries.c). A set attends from as
+ * many chunks of a round as it has ranks. */
 static void declare_ring(struct tdm_builder *b)
 {
+    const uint32_t own = tdm_schedule_head_parts(b->schedule);
     const struct {
         enum tdm_content content;
         uint32_t slots;
         const char *name;
     } table[] = {{TDM_PASSING_DKV, TDM_PASSING_SLOTS, "passing_kv_gradients"},
-                 {TDM_QUERIES, TDM_QUERIES_SLOTS, "queries"},
+                 {TDM_QUERIES, own + TDM_VISITING_QUERIES_SLOTS, "queries"},
                  {TDM_PASSING_DQ, TDM_PASSING_DQ_SLOTS, "passing_d_q"},
                  {TDM_OUT_PART, 1, "attention_part"},
-                 {TDM_OUT_SUM, 1, "attention_so_far"},
+                 {TDM_OUT_SUM, own, "attention_so_far"},
                  {TDM_DQ_PART, 1, "d_q_part"},
-                 {TDM_DQ_SUM, 1, "d_q_so_far"}};
+                 {TDM_DQ_SUM, own, "d_q_so_far"}};
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         b->layout->work[table[i].content] =
             tdm_declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0,

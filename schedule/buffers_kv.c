@@ -76,13 +76,13 @@ static void declare_kv_rows(struct tdm_builder *b)
     }
 }
 
-/* The most chunks that a rank has of a sequence. */
+/* The most chunks that a rank, or its set, has of a sequence. */
 static uint32_t own_chunks(const struct tdm_program *program)
 {
     uint32_t most = 0;
     for (uint32_t i = 0, end; i < program->chunk_count; i = end) {
         end = program->chunks[i].last_chunk + 1;
-        uint32_t of_sequence = tdm_rank_chunks(program, i, end);
+        uint32_t of_sequence = tdm_set_most_chunks(program, i, end);
         most = of_sequence > most ? of_sequence : most;
     }
     return most;
@@ -116,7 +116,7 @@ bool tdm_declare_kv(struct tdm_builder *b)
         if (held || (kept && group->kv_place == TDM_DEVICE))
             layout->own_kv[layer] = tdm_declare(
                 b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
-                ring ? tdm_rank_chunks(b->program, 0, chunks) : chunks, "%s_kv.layer%u",
+                ring ? tdm_set_most_chunks(b->program, 0, chunks) : chunks, "%s_kv.layer%u",
                 held ? "held" : "kept", layer);
         else if (kept)
             layout->host_kv[layer] =

@@ -85,16 +85,16 @@ static uint64_t row_elements(const struct tdm_schedule *schedule, enum tdm_conte
     case TDM_QRAW:
     case TDM_DQ:
     case TDM_DQRAW:
-    case TDM_DQ_PART:
-    case TDM_DQ_SUM:
-    case TDM_PASSING_DQ:
     case TDM_DATTENTION:
     case TDM_ATTENTION_OUT:
-    case TDM_OUT_PART:
-    case TDM_OUT_SUM:
         return (uint64_t)model->query_heads * model->head_dim;
     case TDM_QUERIES: /* Q and the gradient of the output */
-        return 2 * (uint64_t)model->query_heads * model->head_dim;
+        return 2 * row_elements(schedule, TDM_HEADS_Q);
+    case TDM_DQ_PART: /* of the heads with which a rank attends */
+    case TDM_DQ_SUM:
+    case TDM_PASSING_DQ:
+    case TDM_OUT_PART:
+    case TDM_OUT_SUM:
     case TDM_HEADS_Q:
     case TDM_HEADS_OUT:
     case TDM_HEADS_DOUT:

@@ -348,8 +348,6 @@ static void run_absent(struct tdm_lowering *l, const struct tdm_body *body)
         return;
     if (tdm_ranks_divide_heads(l->program))
         tdm_low_heads_attention_grad(l, body, NULL);
-    else if (tdm_ranks_pass_queries(l->program))
-        tdm_low_queries_attention_grad(l, body, NULL);
     else if (tdm_ranks_ring(l->program))
         tdm_low_ring_attention_grad(l, body, NULL);
     tdm_low_reduce(l, body);

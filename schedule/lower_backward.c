@@ -151,10 +151,6 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_values *v)
         tdm_low_heads_attention_grad(l, body, &refs);
         return;
     }
-    if (tdm_ranks_pass_queries(l->program)) {
-        tdm_low_queries_attention_grad(l, body, &refs);
-        return;
-    }
     if (tdm_ranks_ring(l->program)) {
         tdm_low_ring_attention_grad(l, body, &refs);
         return;

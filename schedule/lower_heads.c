@@ -133,19 +133,29 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
         tdm_low_tag(TDM_KVPAGES, body->layer, chunks.set.first));
 }
 
+/* Attention of each chunk with the rank's heads, over the row of K and V. */
+static void attend_each(struct tdm_lowering *l, const struct tdm_body *body, struct some chunks)
+{
+    struct tdm_body other = *body;
+    for (other.chunk = chunks.set.first; other.chunk < chunks.set.end; other.chunk++)
+        tdm_low_attention(l, &other, part_of(l, TDM_Q, chunks, other.chunk),
+                          part_of(l, TDM_ATTENTION_OUT, chunks, other.chunk), tdm_nowhere);
+}
+
 void tdm_low_heads_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              struct tdm_ref output)
 {
     const struct some chunks =
         some_of(l, tdm_round_first(l->program, body->chunk), tdm_low_attention_end(l, body));
-    struct tdm_body other = *body;
     if (chunks.first == chunks.end)
         return;
     spread(l, body, chunks, q, TDM_Q);
     tdm_low_alloc_work(l, TDM_HEADS_OUT);
-    for (other.chunk = chunks.set.first; other.chunk < chunks.set.end; other.chunk++)
-        tdm_low_attention(l, &other, part_of(l, TDM_Q, chunks, other.chunk),
-                          part_of(l, TDM_ATTENTION_OUT, chunks, other.chunk), tdm_nowhere);
+    if (tdm_ranks_ring(l->program))
+        tdm_low_ring_attention(l, body, tdm_low_work(l, TDM_HEADS_Q),
+                               tdm_low_work(l, TDM_HEADS_OUT));
+    else
+        attend_each(l, body, chunks);
     tdm_low_release_work(l, TDM_HEADS_Q);
     collect(l, body, chunks, output, TDM_ATTENTION_OUT);
 }
@@ -162,20 +172,11 @@ void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_sum_tag(TDM_DKVPAGES, body->layer, chunks.set.first, TDM_ITSELF));
 }
 
-void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
-                                  const struct tdm_attention_refs *own)
+/* And its gradient, in reverse. */
+static void attend_each_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                             struct some chunks)
 {
-    static const struct tdm_attention_refs none = {
-        {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}};
-    const struct some chunks = some_of(l, tdm_round_first(l->program, body->chunk),
-                                       tdm_round_end(l->program, body->chunk));
     struct tdm_body other = *body;
-    if (own == NULL)
-        own = &none;
-    spread(l, body, chunks, own->q, TDM_Q);
-    spread(l, body, chunks, own->out, TDM_ATTENTION_OUT);
-    spread(l, body, chunks, own->d_out, TDM_DATTENTION);
-    tdm_low_alloc_work(l, TDM_HEADS_DQ);
     for (other.chunk = chunks.set.end; other.chunk-- > chunks.set.first;) {
         const struct tdm_attention_refs refs = {
             .q = part_of(l, TDM_Q, chunks, other.chunk),
@@ -186,6 +187,30 @@ void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body 
         };
         tdm_low_attention_grad(l, &other, &refs);
     }
+}
+
+void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                                  const struct tdm_attention_refs *own)
+{
+    static const struct tdm_attention_refs none = {
+        {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}, {TDM_NONE, 0}};
+    const struct some chunks = some_of(l, tdm_round_first(l->program, body->chunk),
+                                       tdm_round_end(l->program, body->chunk));
+    const struct tdm_attention_refs heads = {.q = tdm_low_work(l, TDM_HEADS_Q),
+                                             .out = tdm_low_work(l, TDM_HEADS_OUT),
+                                             .d_out = tdm_low_work(l, TDM_HEADS_DOUT),
+                                             .d_q = tdm_low_work(l, TDM_HEADS_DQ),
+                                             .lists = tdm_nowhere};
+    if (own == NULL)
+        own = &none;
+    spread(l, body, chunks, own->q, TDM_Q);
+    spread(l, body, chunks, own->out, TDM_ATTENTION_OUT);
+    spread(l, body, chunks, own->d_out, TDM_DATTENTION);
+    tdm_low_alloc_work(l, TDM_HEADS_DQ);
+    if (tdm_ranks_ring(l->program))
+        tdm_low_ring_attention_grad(l, body, &heads);
+    else
+        attend_each_grad(l, body, chunks);
     tdm_low_release_work(l, TDM_HEADS_Q);
     tdm_low_release_work(l, TDM_HEADS_OUT);
     tdm_low_release_work(l, TDM_HEADS_DOUT);

@@ -70,11 +70,11 @@ struct tdm_ref tdm_low_kv_ref(const struct tdm_lowering *l, const struct tdm_bod
                               uint32_t row, uint32_t chunk)
 {
     uint32_t entered = body->chunk;
-    if (tdm_ranks_ring(l->program)) { /* own chunks: of the step, or in shared rows of a sequence */
+    if (tdm_ranks_ring(l->program)) { /* own chunks, or its set's: of the step, or in shared rows */
         const struct tdm_chunk *of = &l->program->chunks[chunk];
         const bool own = row == l->layout->own_kv[body->layer];
-        return (struct tdm_ref){row,
-                                own ? of->slot : tdm_rank_slot(l->program, chunk, of->first_chunk)};
+        return (struct tdm_ref){row, own ? of->set_slot
+                                         : tdm_set_slot(l->program, chunk, of->first_chunk)};
     }
     if (!is_ring(l, row))
         return (struct tdm_ref){row, chunk};

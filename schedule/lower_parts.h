@@ -340,7 +340,9 @@ void tdm_low_heads_attention_grad(struct tdm_lowering *l, const struct tdm_body 
 /* ---- lower_ring.c ---- */
 
 /* If K and V go around a ring: attention of the chunks of a body's round whose bodies make it, and
- * its gradient. As tdm_low_heads_attention() and tdm_low_heads_attention_grad(). */
+ * its gradient. The operands are of the rank's own chunk, or, if ranks divide the heads, of its
+ * heads of the first chunk of its set; others of these have the slots behind. If there is none they
+ * are not read. */
 void tdm_low_ring_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                             struct tdm_ref output);
 void tdm_low_ring_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
@@ -352,10 +354,10 @@ struct tdm_ref tdm_low_kv_at_home(const struct tdm_lowering *l, const struct tdm
 struct tdm_ref tdm_low_dkv_at_home(const struct tdm_lowering *l, const struct tdm_body *body,
                                    uint32_t chunk);
 
-/* Begins a hop of the round that begins with chunk `first`: what goes around is then `hops` ranks
- * from its own. `queries`: the first chunk of the round whose queries see it. */
+/* Begins a hop in a lap of the round that begins with chunk `first`: what goes around is then
+ * `hops` sets from its own. `queries`: the first chunk of the round whose queries see it. */
 void tdm_low_hop_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
-                       uint32_t first, uint32_t hops, uint32_t queries);
+                       uint32_t first, uint32_t lap, uint32_t hops, uint32_t queries);
 
 /* An operand of one slot, for the chunk of `after`. */
 void tdm_low_of_chunk(struct tdm_lowering *l, uint32_t operand, struct tdm_ref at,
@@ -363,7 +365,7 @@ void tdm_low_of_chunk(struct tdm_lowering *l, uint32_t operand, struct tdm_ref a
 
 /* ---- lower_queries.c ---- */
 
-/* If queries go around in the backward: as tdm_low_ring_attention_grad(). */
+/* If queries go around in the backward: what tdm_low_ring_attention_grad() does. */
 void tdm_low_queries_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
                                     const struct tdm_attention_refs *own);
 

@@ -296,9 +296,7 @@ static uint32_t added_before(const struct step *step, uint32_t chunk)
 /* Do ranks divide the heads of attention? */
 static bool divides_heads(const struct step *step)
 {
-    const enum tdm_exchange_kind exchange = step->program->schedule->exchange;
-    return step->program->ranks > 1 &&
-           (exchange == TDM_EXCHANGE_HEADS || exchange == TDM_EXCHANGE_HEADS_GATHER);
+    return tdm_operands_row(step->program) > 1;
 }
 
 /* The chunk that adds to dK and dV of earlier chunks just before `chunk` does: the next one of
@@ -307,15 +305,12 @@ static bool divides_heads(const struct step *step)
 static uint32_t kv_added_before(const struct step *step, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = step->program->chunks;
-    const uint32_t row = step->program->schedule->head_ranks;
-    if (step->program->ranks > 1 &&
-        step->program->schedule->exchange == TDM_EXCHANGE_HEADS_GATHER) {
-        for (uint32_t later = chunk + 1; later < step->program->chunk_count; later++)
-            if (chunks[later].rank / row == chunks[chunk].rank / row)
-                return later;
-        return step->program->chunk_count;
-    }
-    return divides_heads(step) ? chunk + 1 : added_before(step, chunk);
+    const uint32_t row = tdm_operands_row(step->program);
+    uint32_t later = chunk + 1;
+    while (later < step->program->chunk_count &&
+           chunks[later].rank / row != chunks[chunk].rank / row)
+        later++;
+    return later;
 }
 
 /* A rule's operand as it is if ranks divide the heads: attention works on the rank's heads, and

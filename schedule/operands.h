@@ -21,6 +21,9 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
                                         const uint64_t *tile_base, const struct tdm_op *op,
                                         struct tdm_error *err);
 
+/* The ranks in a row that divide the heads of the same chunks: all, some, or 1 where none do. */
+uint32_t tdm_operands_row(const struct tdm_program *program);
+
 /* First chunk with a token that some token of `chunk` sees in a layer. */
 uint32_t tdm_operands_first_seen(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 

@@ -38,8 +38,18 @@ enum tdm_status tdm_op_malformed(const struct tdm_op *op, const char *what, stru
 bool tdm_queries_see(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                      uint32_t key);
 
-/* Hops from the rank of a chunk to that of another. */
+/* The members of the ring are ranks, or rows of ranks that divide the heads: the one that has a
+ * chunk, how many there are, and the hops from that of a chunk to that of another. */
+uint32_t tdm_row_of(const struct tdm_program *program, uint32_t chunk);
+uint32_t tdm_ring_rows(const struct tdm_program *program);
 uint32_t tdm_hops_to(const struct tdm_program *program, uint32_t from, uint32_t to);
+
+/* Which chunk of its row in its round a chunk is: in that lap it goes around. */
+uint32_t tdm_lap_of(const struct tdm_program *program, uint32_t chunk);
+
+/* What attention reads in place of q, its output and its gradient, or makes in place of dQ: the
+ * rank's heads of it, if ranks divide the heads. */
+enum tdm_content tdm_due_attended(const struct tdm_program *program, enum tdm_content whole);
 
 /* ---- operands_queries.c ---- */
 

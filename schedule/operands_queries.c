@@ -2,15 +2,17 @@
 /*
  * Operands of ranks in a ring whose queries go around in the backward: what their gradient of
  * attention, its parts of dQ and the hops of these must read, write and add to. Written from who
- * sees whom, chunk by chunk, independently of how lowering emits them.
+ * sees whom, chunk by chunk, independently of how lowering emits them. If ranks in a row divide the
+ * heads, rows are the members of the ring.
  */
 #include "schedule/operands_parts.h"
 
 #include "ops/attention.h"
 #include "ops/team.h"
+#include "schedule/operands.h"
 
-/* The last key, beside itself, that adds to dQ of a chunk at one of the ranks that have its queries
- * after `from` to `to` hops: at ranks in the order of hops, at each by number. With `below` not
+/* The last key, beside itself, that adds to dQ of a chunk at one of the rows that have its queries
+ * after `from` to `to` hops: at rows in the order of hops, at each by number. With `below` not
  * TDM_NONE: only those before that one. TDM_NONE: there is none. */
 static uint32_t last_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                          uint32_t from, uint32_t to, uint32_t below)
@@ -29,12 +31,13 @@ static uint32_t last_key(const struct tdm_program *program, uint32_t layer, uint
     return last;
 }
 
-/* What other ranks add before one that has the queries after `hops` hops; before the chunk's own
- * rank all others. */
+/* What other rows add before one that has the queries after `hops` hops; before the chunk's own
+ * row all others. */
 static uint32_t others_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                            uint32_t hops)
 {
-    return last_key(program, layer, chunk, 1, (hops == 0 ? program->ranks : hops) - 1, TDM_NONE);
+    return last_key(program, layer, chunk, 1, (hops == 0 ? tdm_ring_rows(program) : hops) - 1,
+                    TDM_NONE);
 }
 
 static uint32_t own_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
@@ -54,13 +57,21 @@ static struct tdm_tag dq_tag(const struct tdm_program *program, uint32_t layer, 
 
 /* ---- attention ---- */
 
-/* When queries add to dK and dV of a key: rounds with falling number; in each first those of the
- * key's rank, then those that come around; last of all the key's own. */
+/* Has the rank heads of a chunk? */
+static bool is_of_own_row(const struct tdm_program *program, uint32_t chunk)
+{
+    return tdm_row_of(program, chunk) == program->rank / tdm_operands_row(program);
+}
+
+/* When queries add to dK and dV of a key: rounds with falling number; in each lap first those of
+ * the key's row, then those that come around; after all laps the key's own. */
 static uint64_t place_of(const struct tdm_program *program, uint32_t key, uint32_t chunk)
 {
     const struct tdm_chunk *chunks = program->chunks;
     const uint32_t last_round = chunks[chunks[key].last_chunk].round;
-    const uint32_t turn = chunk == key ? program->ranks : tdm_hops_to(program, chunk, key);
+    const uint32_t turn = chunk == key ? program->ranks
+                                       : tdm_lap_of(program, chunk) * tdm_ring_rows(program) +
+                                             tdm_hops_to(program, chunk, key);
     return (uint64_t)(last_round - chunks[chunk].round) * (program->ranks + 1) + turn + 1;
 }
 
@@ -90,10 +101,12 @@ static enum tdm_status check_grad(const struct tdm_program *program, const struc
                              : TDM_NONE;
     if (key >= program->chunk_count || !tdm_queries_see(program, layer, chunk, key))
         return tdm_op_malformed(op, "attends to what its queries do not see", err);
-    if (program->chunks[key].rank != program->rank)
+    if (!is_of_own_row(program, key))
         return tdm_op_malformed(op, "attends to keys of another rank", err);
-    const bool alone =
-        chunk == key && last_key(program, layer, chunk, 0, program->ranks, TDM_NONE) == TDM_NONE;
+    const bool alone = chunk == key && last_key(program, layer, chunk, 0, tdm_ring_rows(program),
+                                                TDM_NONE) == TDM_NONE;
+    const struct tdm_tag whole =
+        tdm_due_tag(tdm_due_attended(program, TDM_DQ), layer, chunk, TDM_NONE);
     struct tdm_due sum = {TDM_WRITE, tdm_nothing_there,
                           tdm_due_tag(TDM_DKVPAGES, layer, key, chunk)};
     const uint32_t before = added_before(program, layer, key, chunk);
@@ -109,8 +122,7 @@ static enum tdm_status check_grad(const struct tdm_program *program, const struc
         {TDM_ATTENTION_GRAD_KV, tdm_due_read(tdm_due_tag(TDM_KVPAGES, layer, key, TDM_NONE))},
         {TDM_ATTENTION_GRAD_DQ,
          {TDM_WRITE, tdm_nothing_there,
-          alone ? tdm_due_tag(TDM_DQ, layer, chunk, TDM_NONE)
-                : tdm_due_tag(TDM_DQ_PART, layer, chunk, key)}},
+          alone ? whole : tdm_due_tag(TDM_DQ_PART, layer, chunk, key)}},
         {at, sum},
     };
     enum tdm_status status =
@@ -135,10 +147,12 @@ static enum tdm_status check_merge(const struct tdm_program *program, const stru
                              ? op->access[TDM_MERGE_PART].after.contributor
                              : TDM_NONE;
     if (key >= program->chunk_count || !tdm_queries_see(program, layer, chunk, key) ||
-        program->chunks[key].rank != program->rank)
+        !is_of_own_row(program, key))
         return tdm_op_malformed(op, "merges what its queries do not see", err);
     const uint32_t hops = tdm_hops_to(program, chunk, key);
     const uint32_t others = others_key(program, layer, chunk, hops);
+    const struct tdm_tag whole =
+        tdm_due_tag(tdm_due_attended(program, TDM_DQ), layer, chunk, TDM_NONE);
     uint32_t before = own_key(program, layer, chunk, hops, key);
     struct tdm_due sum = {TDM_WRITE, tdm_nothing_there,
                           dq_tag(program, layer, chunk, hops, key, others != TDM_NONE)};
@@ -157,9 +171,7 @@ static enum tdm_status check_merge(const struct tdm_program *program, const stru
         status = tdm_operand_check_due(program, op, TDM_MERGE_SUM, sum, err);
     if (status == TDM_OK && key == chunk)
         return tdm_operand_check_due(program, op, TDM_MERGE_OUT,
-                                     (struct tdm_due){TDM_WRITE, tdm_nothing_there,
-                                                      tdm_due_tag(TDM_DQ, layer, chunk, TDM_NONE)},
-                                     err);
+                                     (struct tdm_due){TDM_WRITE, tdm_nothing_there, whole}, err);
     return status == TDM_OK && tdm_operand_is_there(op, TDM_MERGE_OUT)
                ? tdm_op_malformed(op, "leaves a whole before the last part", err)
                : status;
@@ -170,12 +182,13 @@ static enum tdm_status check_pack(const struct tdm_program *program, const struc
 {
     static const enum tdm_content reads[] = {TDM_Q, TDM_ATTENTION_OUT, TDM_DATTENTION};
     enum tdm_status status = TDM_OK;
-    if (program->chunks[op->chunk].rank != program->rank)
+    if (!is_of_own_row(program, op->chunk))
         return tdm_op_malformed(op, "packs queries of another rank", err);
     for (uint32_t i = 0; i < TDM_PACK_QUERIES_OUT && status == TDM_OK; i++)
-        status = tdm_operand_check_due(
-            program, op, i, tdm_due_read(tdm_due_tag(reads[i], op->layer, op->chunk, TDM_NONE)),
-            err);
+        status = tdm_operand_check_due(program, op, i,
+                                       tdm_due_read(tdm_due_tag(tdm_due_attended(program, reads[i]),
+                                                                op->layer, op->chunk, TDM_NONE)),
+                                       err);
     return status == TDM_OK
                ? tdm_operand_check_due(
                      program, op, TDM_PACK_QUERIES_OUT,
@@ -205,7 +218,7 @@ enum tdm_status tdm_operands_check_dq_hop(const struct tdm_program *program,
                                           const struct tdm_op *op, uint32_t sent, uint32_t received,
                                           struct tdm_error *err)
 {
-    const uint32_t layer = op->layer, hops = op->hops % program->ranks;
+    const uint32_t layer = op->layer, hops = op->hops % tdm_ring_rows(program);
     if (op->queries != op->chunk)
         return tdm_op_malformed(op, "moves sums of dQ of another round", err);
     uint32_t by = sent == TDM_NONE ? TDM_NONE : others_key(program, layer, sent, hops);

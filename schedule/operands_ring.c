@@ -2,7 +2,8 @@
 /*
  * Operands of ranks in a ring: what attention over one chunk of K and V at a time, the merging of
  * its parts, and hops must read, write and add to. Written from who sees whom, chunk by chunk,
- * independently of how lowering emits them.
+ * independently of how lowering emits them. If ranks in a row divide the heads, rows are the
+ * members of the ring, and a row has several chunks of a round.
  */
 #include "schedule/operands_parts.h"
 
@@ -70,14 +71,32 @@ bool tdm_queries_see(const struct tdm_program *program, uint32_t layer, uint32_t
            tdm_operands_first_seen(program, layer, chunk) <= key;
 }
 
-uint32_t tdm_hops_to(const struct tdm_program *program, uint32_t from, uint32_t to)
+uint32_t tdm_row_of(const struct tdm_program *program, uint32_t chunk)
 {
-    const uint32_t ranks = program->ranks;
-    return (program->chunks[to].rank + ranks - program->chunks[from].rank) % ranks;
+    return program->chunks[chunk].rank / tdm_operands_row(program);
 }
 
-/* The one of a round whose queries see `key` and who gets it last within `hops` hops, or
- * TDM_NONE. */
+uint32_t tdm_ring_rows(const struct tdm_program *program)
+{
+    return program->ranks / tdm_operands_row(program);
+}
+
+uint32_t tdm_hops_to(const struct tdm_program *program, uint32_t from, uint32_t to)
+{
+    const uint32_t rows = tdm_ring_rows(program);
+    return (tdm_row_of(program, to) + rows - tdm_row_of(program, from)) % rows;
+}
+
+uint32_t tdm_lap_of(const struct tdm_program *program, uint32_t chunk)
+{
+    uint32_t lap = 0;
+    for (uint32_t i = chunk; i-- > 0 && program->chunks[i].round == program->chunks[chunk].round;)
+        lap += tdm_row_of(program, i) == tdm_row_of(program, chunk);
+    return lap;
+}
+
+/* The one of a round whose queries see `key` and who adds last to its sum within `hops` hops, or
+ * TDM_NONE. Chunks of a row add with falling number. */
 static uint32_t last_on_way(const struct tdm_program *program, uint32_t layer, uint32_t round,
                             uint32_t key, uint32_t hops)
 {
@@ -93,8 +112,19 @@ static uint32_t last_on_way(const struct tdm_program *program, uint32_t layer, u
     return last;
 }
 
+/* The chunk after `chunk` of its row and round that sees `key` too; TDM_NONE: there is none. */
+static uint32_t next_of_row(const struct tdm_program *program, uint32_t layer, uint32_t key,
+                            uint32_t chunk)
+{
+    for (uint32_t i = chunk + 1;
+         i < program->chunk_count && program->chunks[i].round == program->chunks[chunk].round; i++)
+        if (tdm_hops_to(program, chunk, i) == 0)
+            return tdm_queries_see(program, layer, i, key) ? i : TDM_NONE;
+    return TDM_NONE;
+}
+
 /* Who added to the sum of `key` at home just before `contributor`: rounds add with falling number;
- * of each, what came around, and then the home's own. chunk_count: nobody. */
+ * of each, what came around, and then the home's own with falling number. chunk_count: nobody. */
 static uint32_t added_before(const struct tdm_program *program, uint32_t layer, uint32_t key,
                              uint32_t contributor)
 {
@@ -102,54 +132,74 @@ static uint32_t added_before(const struct tdm_program *program, uint32_t layer, 
     uint32_t before = program->chunk_count;
     for (uint32_t round = chunks[chunks[key].last_chunk].round; round >= chunks[key].round;
          round--) {
-        uint32_t own = TDM_NONE;
-        const uint32_t around = last_on_way(program, layer, round, key, program->ranks - 1);
-        for (uint32_t i = key; i < program->chunk_count && chunks[i].round <= round; i++)
-            if (chunks[i].round == round && chunks[i].rank == chunks[key].rank &&
-                tdm_queries_see(program, layer, i, key))
-                own = i;
+        const uint32_t around = last_on_way(program, layer, round, key, tdm_ring_rows(program) - 1);
         if (around == contributor)
             return before;
         before = around == TDM_NONE ? before : around;
-        if (own == contributor)
-            return before;
-        before = own == TDM_NONE ? before : own;
+        for (uint32_t i = chunks[key].last_chunk + 1; i-- > key;) {
+            if (chunks[i].round != round || tdm_hops_to(program, key, i) != 0 ||
+                !tdm_queries_see(program, layer, i, key))
+                continue;
+            if (i == contributor)
+                return before;
+            before = i;
+        }
         if (round == 0)
             break;
     }
     return TDM_NONE; /* it adds nothing */
 }
 
-/* The chunk of K and V that `chunk` attends to just before `key`: rounds come with rising number,
- * the chunks of each by their hops, its own rank's last. TDM_NONE: `key` is the first. *more: there
- * are some after it. */
+/* When `chunk` attends to chunk `key`: rounds come with rising number, the laps of each too, and in
+ * a lap the chunks by their hops, the row's own last. */
+static uint64_t place_of(const struct tdm_program *program, uint32_t chunk, uint32_t key)
+{
+    const uint32_t hops = tdm_hops_to(program, key, chunk), rows = tdm_ring_rows(program);
+    return ((uint64_t)program->chunks[key].round * tdm_operands_row(program) +
+            tdm_lap_of(program, key)) *
+               (rows + 1) +
+           (hops == 0 ? rows : hops);
+}
+
+/* The chunk of K and V that `chunk` attends to just before `key`. TDM_NONE: `key` is the first.
+ * *more: there are some after it. */
 static uint32_t attended_before(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                                 uint32_t key, bool *more)
 {
-    const struct tdm_chunk *chunks = program->chunks;
-    uint64_t place_of_key = 0, place_of_before = 0;
+    const uint64_t place_of_key = place_of(program, chunk, key);
+    uint64_t place_of_before = 0;
     uint32_t before = TDM_NONE;
     *more = false;
-    for (int look = 0; look < 2; look++) {
-        for (uint32_t i = chunks[chunk].first_chunk; i <= chunk; i++) {
-            const uint32_t hops = tdm_hops_to(program, i, chunk);
-            const uint64_t place = (uint64_t)chunks[i].round * (program->ranks + 1) +
-                                   (hops == 0 ? program->ranks : hops);
-            if (!tdm_queries_see(program, layer, chunk, i))
-                continue;
-            if (look == 0 && i == key)
-                place_of_key = place;
-            *more |= look == 1 && place > place_of_key;
-            if (look == 1 && place < place_of_key && place >= place_of_before) {
-                before = i;
-                place_of_before = place;
-            }
+    for (uint32_t i = program->chunks[chunk].first_chunk; i <= chunk; i++) {
+        if (!tdm_queries_see(program, layer, chunk, i))
+            continue;
+        const uint64_t place = place_of(program, chunk, i);
+        *more |= place > place_of_key;
+        if (place < place_of_key && place >= place_of_before) {
+            before = i;
+            place_of_before = place;
         }
     }
     return before;
 }
 
 /* ---- attention ---- */
+
+enum tdm_content tdm_due_attended(const struct tdm_program *program, enum tdm_content whole)
+{
+    if (tdm_operands_row(program) == 1)
+        return whole;
+    return whole == TDM_Q               ? TDM_HEADS_Q
+           : whole == TDM_ATTENTION_OUT ? TDM_HEADS_OUT
+           : whole == TDM_DATTENTION    ? TDM_HEADS_DOUT
+                                        : TDM_HEADS_DQ;
+}
+
+static struct tdm_tag attended_tag(const struct tdm_program *program, const struct tdm_op *op,
+                                   enum tdm_content whole)
+{
+    return tdm_due_tag(tdm_due_attended(program, whole), op->layer, op->chunk, TDM_NONE);
+}
 
 struct tdm_tag tdm_due_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
                            uint32_t contributor)
@@ -164,14 +214,13 @@ static struct tdm_tag part_tag(const struct tdm_program *program, const struct t
     bool more;
     const bool alone =
         attended_before(program, op->layer, op->chunk, key, &more) == TDM_NONE && !more;
-    return alone ? tdm_due_tag(whole, op->layer, op->chunk, TDM_NONE)
-                 : tdm_due_tag(part, op->layer, op->chunk, key);
+    return alone ? attended_tag(program, op, whole) : tdm_due_tag(part, op->layer, op->chunk, key);
 }
 
 static enum tdm_status check_forward(const struct tdm_program *program, const struct tdm_op *op,
                                      uint32_t key, struct tdm_error *err)
 {
-    const struct tdm_tag q = tdm_due_tag(TDM_Q, op->layer, op->chunk, TDM_NONE);
+    const struct tdm_tag q = attended_tag(program, op, TDM_Q);
     const struct tdm_tag pages = tdm_due_tag(TDM_KVPAGES, op->layer, key, TDM_NONE);
     const struct tdm_tag out = part_tag(program, op, key, TDM_ATTENTION_OUT, TDM_OUT_PART);
     enum tdm_status status =
@@ -195,8 +244,14 @@ static struct tdm_due sum_of(const struct tdm_program *program, const struct tdm
                           tdm_due_tag(TDM_PASSING_DKV, layer, key, op->chunk)};
     if (hops > 0) {
         const uint32_t round = program->chunks[op->chunk].round;
+        const uint32_t later = next_of_row(program, layer, key, op->chunk);
         if (last_on_way(program, layer, round, key, hops - 1) != TDM_NONE)
             due.after.share = program->rank + 1; /* the others' is added when it comes */
+        if (later != TDM_NONE) {
+            due.mode = TDM_ACCUMULATE;
+            due.before = due.after;
+            due.before.contributor = later;
+        }
         return due;
     }
     due.after.content = TDM_DKVPAGES;
@@ -216,12 +271,10 @@ static enum tdm_status check_backward(const struct tdm_program *program, const s
     const uint32_t at =
         sum.mode == TDM_WRITE ? TDM_ATTENTION_GRAD_DKV_OPENED : TDM_ATTENTION_GRAD_DKV_ADDED;
     const struct tdm_operand_due dues[] = {
-        {TDM_ATTENTION_GRAD_Q, tdm_due_read(tdm_due_tag(TDM_Q, op->layer, op->chunk, TDM_NONE))},
+        {TDM_ATTENTION_GRAD_Q, tdm_due_read(attended_tag(program, op, TDM_Q))},
         {TDM_ATTENTION_GRAD_KV, tdm_due_read(tdm_due_tag(TDM_KVPAGES, op->layer, key, TDM_NONE))},
-        {TDM_ATTENTION_GRAD_O,
-         tdm_due_read(tdm_due_tag(TDM_ATTENTION_OUT, op->layer, op->chunk, TDM_NONE))},
-        {TDM_ATTENTION_GRAD_DO,
-         tdm_due_read(tdm_due_tag(TDM_DATTENTION, op->layer, op->chunk, TDM_NONE))},
+        {TDM_ATTENTION_GRAD_O, tdm_due_read(attended_tag(program, op, TDM_ATTENTION_OUT))},
+        {TDM_ATTENTION_GRAD_DO, tdm_due_read(attended_tag(program, op, TDM_DATTENTION))},
         {TDM_ATTENTION_GRAD_DQ,
          {TDM_WRITE, tdm_nothing_there, part_tag(program, op, key, TDM_DQ, TDM_DQ_PART)}},
         {at, sum},
@@ -256,8 +309,7 @@ static enum tdm_status check_merge(const struct tdm_program *program, const stru
                                    ? (struct tdm_due){TDM_WRITE, tdm_nothing_there, now}
                                : more ? (struct tdm_due){TDM_ACCUMULATE, so_far, now}
                                       : tdm_due_read(so_far);
-    const struct tdm_tag whole =
-        tdm_due_tag(is_dq ? TDM_DQ : TDM_ATTENTION_OUT, op->layer, op->chunk, TDM_NONE);
+    const struct tdm_tag whole = attended_tag(program, op, is_dq ? TDM_DQ : TDM_ATTENTION_OUT);
     enum tdm_status status = tdm_operand_check_due(
         program, op, TDM_MERGE_PART,
         tdm_due_read(tdm_due_tag(is_dq ? TDM_DQ_PART : TDM_OUT_PART, op->layer, op->chunk, key)),
@@ -282,7 +334,7 @@ bool tdm_operands_of_ring(const struct tdm_program *program, const struct tdm_op
 enum tdm_status tdm_operands_check_ring(const struct tdm_program *program, const struct tdm_op *op,
                                         struct tdm_error *err)
 {
-    if (program->schedule->exchange == TDM_EXCHANGE_QUERIES && tdm_operands_of_queries(op))
+    if (tdm_schedule_passes_queries(program->schedule) && tdm_operands_of_queries(op))
         return tdm_operands_check_queries(program, op, err);
     if (op->kind == TDM_OP_PACK_QUERIES)
         return tdm_op_malformed(op, "is not for ranks that pass no queries", err);
@@ -299,12 +351,14 @@ enum tdm_status tdm_operands_check_ring(const struct tdm_program *program, const
 
 /* ---- hops ---- */
 
-/* The chunk of a round that has made some hops when a rank has it. */
+/* The chunk of a lap of a round that has made some hops when a rank has it. */
 static uint32_t chunk_at(const struct tdm_program *program, uint32_t first, uint32_t end,
-                         uint32_t hops)
+                         uint32_t lap, uint32_t hops)
 {
+    const uint32_t own = program->rank / tdm_operands_row(program);
     for (uint32_t i = first; i < end; i++)
-        if ((program->chunks[i].rank + hops) % program->ranks == program->rank)
+        if ((tdm_row_of(program, i) + hops) % tdm_ring_rows(program) == own &&
+            tdm_lap_of(program, i) == lap)
             return i;
     return TDM_NONE;
 }
@@ -314,7 +368,7 @@ static uint32_t chunk_at(const struct tdm_program *program, uint32_t first, uint
 static enum tdm_status check_moved(const struct tdm_program *program, const struct tdm_op *op,
                                    uint32_t operand, uint32_t chunk, struct tdm_error *err)
 {
-    const bool queries = program->schedule->exchange == TDM_EXCHANGE_QUERIES &&
+    const bool queries = tdm_schedule_passes_queries(program->schedule) &&
                          op->access[operand].after.content == TDM_QUERIES;
     const struct tdm_tag what =
         tdm_due_tag(queries ? TDM_QUERIES : TDM_KVPAGES, op->layer, chunk, TDM_NONE);
@@ -349,7 +403,7 @@ static enum tdm_status check_sums(const struct tdm_program *program, const struc
     struct tdm_due due = {TDM_WRITE, tdm_nothing_there,
                           tdm_due_tag(TDM_PASSING_DKV, layer, received, by)};
     const uint32_t own = last_on_way(program, layer, round, received, op->hops);
-    if (op->hops == program->ranks) { /* home */
+    if (op->hops == tdm_ring_rows(program)) { /* home */
         const uint32_t before = added_before(program, layer, received, by);
         due.after.content = TDM_DKVPAGES;
         if (before != program->chunk_count) {
@@ -373,18 +427,18 @@ enum tdm_status tdm_operands_check_hop(const struct tdm_program *program, const 
     uint64_t tokens = 0;
     for (uint32_t i = first; i < end; i++)
         tokens += chunks[i].tokens;
-    const uint32_t most = op->kind == TDM_OP_HOP ? program->ranks - 1 : program->ranks;
+    const uint32_t most = tdm_ring_rows(program) - (op->kind == TDM_OP_HOP ? 1 : 0);
     if (!tdm_schedule_rings(program->schedule))
         return tdm_op_malformed(op, "is not for ranks that are in no ring", err);
-    if (op->tokens != tokens || op->hops == 0 || op->hops > most ||
-        (op->kind == TDM_OP_HOP_SUM && op->hops < 2) || op->queries >= program->chunk_count ||
-        chunks[op->queries].round < chunks[first].round ||
+    if (op->tokens != tokens || op->lap >= tdm_operands_row(program) || op->hops == 0 ||
+        op->hops > most || (op->kind == TDM_OP_HOP_SUM && op->hops < 2) ||
+        op->queries >= program->chunk_count || chunks[op->queries].round < chunks[first].round ||
         chunks[op->queries].sequence != chunks[first].sequence ||
         (op->queries > 0 && chunks[op->queries - 1].round == chunks[op->queries].round))
         return tdm_op_malformed(op, "is no hop of a round", err);
-    const uint32_t sent = chunk_at(program, first, end, op->hops - 1);
-    const uint32_t received = chunk_at(program, first, end, op->hops);
-    if (op->kind == TDM_OP_HOP_SUM && program->schedule->exchange == TDM_EXCHANGE_QUERIES)
+    const uint32_t sent = chunk_at(program, first, end, op->lap, op->hops - 1);
+    const uint32_t received = chunk_at(program, first, end, op->lap, op->hops);
+    if (op->kind == TDM_OP_HOP_SUM && tdm_schedule_passes_queries(program->schedule))
         return tdm_operands_check_dq_hop(program, op, sent, received, err);
     if (op->kind == TDM_OP_HOP_SUM)
         return check_sums(program, op, sent, received, err);

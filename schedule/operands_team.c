@@ -27,6 +27,16 @@ struct team_step {
     uint32_t row;        /* ranks in a row that divide the heads, or 1 */
 };
 
+uint32_t tdm_operands_row(const struct tdm_program *program)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    if (program->ranks == 1)
+        return 1;
+    if (schedule->exchange == TDM_EXCHANGE_HEADS)
+        return program->ranks;
+    return schedule->head_ranks > 0 ? schedule->head_ranks : 1;
+}
+
 static uint32_t share_number(const struct tdm_program *program)
 {
     return program->rank + 1;
@@ -357,11 +367,7 @@ enum tdm_status tdm_operands_check_team(const struct tdm_program *program,
                                         struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    struct team_step s = {.program = program, .op = op, .row = 1};
-    if (schedule->exchange == TDM_EXCHANGE_HEADS)
-        s.row = program->ranks;
-    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
-        s.row = schedule->head_ranks;
+    struct team_step s = {.program = program, .op = op, .row = tdm_operands_row(program)};
     if (program->ranks == 1 || op->lane != TDM_LANE_PEER)
         return malformed(op, "is a team op of one rank, or on the wrong lane", err);
     enum tdm_status placed = check_place(program, op, err);

@@ -73,6 +73,7 @@ static enum tdm_status deal(struct tdm_program *program, struct tdm_error *err)
     tdm_ranks_deal(program->chunks, program->chunk_count, program->ranks,
                    program->ranks > 1 ? deal : TDM_DEAL_SNAKE, pairs);
     free(pairs);
+    tdm_sets_count(program);
     return check_ranks(program, err);
 }
 

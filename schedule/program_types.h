@@ -30,10 +30,11 @@ struct tdm_chunk {
     uint32_t last_chunk;  /* of its sequence */
     uint64_t first_token; /* inside its sequence */
     uint64_t tokens;
-    uint64_t row;   /* number of its first token over all sequences of the step */
-    uint32_t rank;  /* rank that works on it: ranks.h */
-    uint32_t round; /* round of the step in which that rank does */
-    uint32_t slot;  /* which of the rank's chunks it is */
+    uint64_t row;      /* number of its first token over all sequences of the step */
+    uint32_t rank;     /* rank that works on it: ranks.h */
+    uint32_t round;    /* round of the step in which that rank does */
+    uint32_t slot;     /* which of the rank's chunks it is, and */
+    uint32_t set_slot; /* of those of the ranks that divide heads with it */
 };
 
 enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
@@ -84,10 +85,10 @@ struct tdm_op {
     uint32_t first_entry; /* of an LM-head tile: its first vocabulary entry, */
     uint32_t entries;     /* and the number of entries; 0 in other ops */
     /* of a round: its first chunk in `chunk`, its tokens in `tokens` (team.h) */
-    /* of a hop, of which `chunk` and `tokens` are of the round whose K and V go around: how many
-     * ranks these are then from their own, and the first chunk of the round whose queries see them;
-     * 0 in other ops */
-    uint32_t hops, queries;
+    /* of a hop, of which `chunk` and `tokens` are of the round whose K and V go around: in which
+     * lap they do (ring.h), how many sets these are then from their own, and the first chunk of the
+     * round whose queries see them; 0 in other ops */
+    uint32_t lap, hops, queries;
     uint32_t slice;  /* of an update: the slice of its unit, and */
     uint32_t slices; /* their number, or 1: all at once; of a norm of a rank's part 1; else 0 */
     /* of these: the elements of the unit that it changes or reads; and of a copy of a rank's part

@@ -5,37 +5,42 @@
 #include "schedule/attend.h"
 #include "schedule/ranks.h"
 
+static uint32_t set_of(const struct tdm_program *program, uint32_t chunk)
+{
+    return tdm_rank_set(program, program->chunks[chunk].rank);
+}
+
 uint32_t tdm_queries_next_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
-                              uint32_t rank, uint32_t after)
+                              uint32_t set, uint32_t after)
 {
     uint32_t key = after == TDM_NONE ? tdm_attend_first(program, layer, chunk) : after + 1;
-    while (key < chunk && program->chunks[key].rank != rank)
+    while (key < chunk && set_of(program, key) != set)
         key++;
     return key < chunk ? key : TDM_NONE;
 }
 
 uint32_t tdm_queries_last_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
-                              uint32_t rank)
+                              uint32_t set)
 {
     const uint32_t first = tdm_attend_first(program, layer, chunk);
     for (uint32_t key = chunk; key-- > first;)
-        if (program->chunks[key].rank == rank)
+        if (set_of(program, key) == set)
             return key;
     return TDM_NONE;
 }
 
-/* After some hops, the last key of the rank that then has the queries. */
+/* After some hops, the last key of the set that then has the queries. */
 static uint32_t last_key_at(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                             uint32_t hops)
 {
     return tdm_queries_last_key(program, layer, chunk,
-                                (program->chunks[chunk].rank + hops) % program->ranks);
+                                (set_of(program, chunk) + hops) % tdm_rank_sets(program));
 }
 
 bool tdm_queries_are_read(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                           uint32_t hops)
 {
-    for (; hops < program->ranks; hops++)
+    for (const uint32_t sets = tdm_rank_sets(program); hops < sets; hops++)
         if (last_key_at(program, layer, chunk, hops) != TDM_NONE)
             return true;
     return false;
@@ -57,27 +62,35 @@ static bool sees(const struct tdm_program *program, uint32_t layer, uint32_t chu
     return chunk >= key && tdm_attend_first(program, layer, chunk) <= key;
 }
 
-/* The chunk of the round that begins with `first` that adds to a key at a turn, if it does: the
- * key's own rank begins, with other chunks than the key itself, and the key's own queries end. */
+/* The chunk of the round that begins with `first` that adds to a key, which is not its own, at a
+ * turn, if it does: in each lap the key's own set begins. */
 static uint32_t adds_at(const struct tdm_program *program, uint32_t layer, uint32_t key,
                         uint32_t first, uint32_t turn)
 {
-    const uint32_t home = program->chunks[key].rank, ranks = program->ranks;
-    const uint32_t chunk = tdm_round_of(program, first, (home + ranks - turn % ranks) % ranks);
-    const bool last = turn == ranks;
-    return chunk != TDM_NONE && sees(program, layer, chunk, key) &&
-                   (turn % ranks > 0 || last == (chunk == key))
-               ? chunk
-               : TDM_NONE;
+    const uint32_t sets = tdm_rank_sets(program), lap = turn / sets;
+    const struct tdm_set_chunks chunks =
+        tdm_round_set(program, first, tdm_round_end(program, first),
+                      (set_of(program, key) + sets - turn % sets) % sets);
+    const uint32_t chunk = chunks.first + lap;
+    return chunk < chunks.end && chunk != key && sees(program, layer, chunk, key) ? chunk
+                                                                                  : TDM_NONE;
+}
+
+/* The turn in which a chunk of the round that begins with `first` adds to a key: to itself last. */
+static uint32_t turn_of(const struct tdm_program *program, uint32_t key, uint32_t first,
+                        uint32_t chunk)
+{
+    const uint32_t sets = tdm_rank_sets(program), set = set_of(program, chunk);
+    const uint32_t lap =
+        chunk - tdm_round_set(program, first, tdm_round_end(program, first), set).first;
+    return chunk == key ? program->ranks : lap * sets + (set_of(program, key) + sets - set) % sets;
 }
 
 uint32_t tdm_queries_sum_before(const struct tdm_program *program, uint32_t layer, uint32_t key,
                                 uint32_t chunk)
 {
-    const uint32_t ranks = program->ranks, home = program->chunks[key].rank;
     const uint32_t first = tdm_round_first(program, chunk), end = tdm_round_end(program, chunk);
-    uint32_t turn = chunk == key ? ranks : (home + ranks - program->chunks[chunk].rank) % ranks;
-    while (turn-- > 0) {
+    for (uint32_t turn = turn_of(program, key, first, chunk); turn-- > 0;) {
         const uint32_t before = adds_at(program, layer, key, first, turn);
         if (before != TDM_NONE)
             return before;
@@ -85,7 +98,7 @@ uint32_t tdm_queries_sum_before(const struct tdm_program *program, uint32_t laye
     if (end > program->chunks[key].last_chunk)
         return program->chunk_count;
     /* later rounds have added before; if nobody sees the key in one, nobody does in later ones */
-    for (turn = ranks; turn-- > 0;) {
+    for (uint32_t turn = program->ranks; turn-- > 0;) {
         const uint32_t before = adds_at(program, layer, key, end, turn);
         if (before != TDM_NONE)
             return before;

@@ -10,31 +10,35 @@
  *
  * A rank begins with its own queries and its earlier chunks. Its own chunk it takes last, when the
  * others' sum has come.
+ *
+ * If ranks divide the heads, the members of the ring are their sets, and the queries of a round go
+ * around in laps, as K and V do in ring.h. Each set begins a lap with its own queries of it, and
+ * takes its own chunks last, after all laps.
  */
 #ifndef TDM_SCHEDULE_QUERIES_H
 #define TDM_SCHEDULE_QUERIES_H
 
 #include "schedule/program_types.h"
 
-/* Slots of a rank's own queries and of two others', and of sums of dQ on their way. */
-#define TDM_QUERIES_SLOTS 3u
+/* Slots of others' queries, beside a rank's own, and of sums of dQ on their way. */
+#define TDM_VISITING_QUERIES_SLOTS 2u
 #define TDM_PASSING_DQ_SLOTS 3u
 
-/* Of the chunks of a rank that come after `after` (TDM_NONE: all), the first whose K and V the
+/* Of the chunks of a set that come after `after` (TDM_NONE: all), the first whose K and V the
  * queries of `chunk` see, itself left out; TDM_NONE: there is none. */
 uint32_t tdm_queries_next_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
-                              uint32_t rank, uint32_t after);
+                              uint32_t set, uint32_t after);
 
 /* The last of them. */
 uint32_t tdm_queries_last_key(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
-                              uint32_t rank);
+                              uint32_t set);
 
-/* Do the queries of a chunk see keys of the rank that has them after `hops` hops, or of one further
+/* Do the queries of a chunk see keys of the set that has them after `hops` hops, or of one further
  * on their way? Else they go no further. */
 bool tdm_queries_are_read(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                           uint32_t hops);
 
-/* The key that has added last to the sum of dQ of a chunk when `hops` ranks after its own have;
+/* The key that has added last to the sum of dQ of a chunk when `hops` sets after its own have;
  * TDM_NONE: none has. */
 uint32_t tdm_queries_contributor(const struct tdm_program *program, uint32_t layer, uint32_t chunk,
                                  uint32_t hops);

@@ -93,7 +93,7 @@ bool tdm_ranks_ring(const struct tdm_program *program)
 
 bool tdm_ranks_pass_queries(const struct tdm_program *program)
 {
-    return program->ranks > 1 && program->schedule->exchange == TDM_EXCHANGE_QUERIES;
+    return program->ranks > 1 && tdm_schedule_passes_queries(program->schedule);
 }
 
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)
@@ -130,6 +130,11 @@ uint32_t tdm_rank_set(const struct tdm_program *program, uint32_t rank)
     return program->ranks > 1 ? rank / tdm_schedule_head_parts(program->schedule) : 0;
 }
 
+uint32_t tdm_rank_sets(const struct tdm_program *program)
+{
+    return program->ranks > 1 ? program->ranks / tdm_schedule_head_parts(program->schedule) : 1;
+}
+
 uint32_t tdm_rank_like(const struct tdm_program *program, uint32_t set)
 {
     const uint32_t parts = tdm_schedule_head_parts(program->schedule);
@@ -146,6 +151,31 @@ struct tdm_set_chunks tdm_round_set(const struct tdm_program *program, uint32_t 
          chunks.end < end && tdm_rank_set(program, program->chunks[chunks.end].rank) == set;)
         chunks.end++;
     return chunks;
+}
+
+void tdm_sets_count(struct tdm_program *program)
+{
+    uint32_t next_slot[TDM_MAX_RANKS] = {0};
+    for (uint32_t i = 0; i < program->chunk_count; i++)
+        program->chunks[i].set_slot = next_slot[tdm_rank_set(program, program->chunks[i].rank)]++;
+}
+
+uint32_t tdm_set_most_chunks(const struct tdm_program *program, uint32_t first, uint32_t end)
+{
+    uint32_t chunks[TDM_MAX_RANKS] = {0}, most = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const uint32_t of_set = ++chunks[tdm_rank_set(program, program->chunks[i].rank)];
+        most = of_set > most ? of_set : most;
+    }
+    return most;
+}
+
+uint32_t tdm_set_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first)
+{
+    const uint32_t set = tdm_rank_set(program, program->chunks[chunk].rank);
+    while (tdm_rank_set(program, program->chunks[first].rank) != set)
+        first++;
+    return program->chunks[chunk].set_slot - program->chunks[first].set_slot;
 }
 
 uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end)

@@ -40,7 +40,7 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
  *
  * Gathered and by heads are both true if ranks in a row, a set, divide the heads, and ranks with
  * the same heads of all sets gather their K and V. A set then does for its chunks what one rank
- * does that gathers. */
+ * does that gathers. By heads and a ring are both true if those ranks pass K and V around. */
 bool tdm_ranks_gather(const struct tdm_program *program);
 bool tdm_ranks_divide_heads(const struct tdm_program *program);
 bool tdm_ranks_ring(const struct tdm_program *program);
@@ -56,8 +56,10 @@ uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk);
 /* The chunk of a rank in the round that begins with chunk `first`; TDM_NONE if it has none. */
 uint32_t tdm_round_of(const struct tdm_program *program, uint32_t first, uint32_t rank);
 
-/* The set of a rank: of those that divide the heads. Without that each rank is one. */
+/* The set of a rank: of those that divide the heads. Without that each rank is one. And the number
+ * of sets. */
 uint32_t tdm_rank_set(const struct tdm_program *program, uint32_t rank);
+uint32_t tdm_rank_sets(const struct tdm_program *program);
 
 /* The rank of a set that has the same heads as program->rank. */
 uint32_t tdm_rank_like(const struct tdm_program *program, uint32_t set);
@@ -71,6 +73,15 @@ struct tdm_set_chunks {
  * lie in a row. None: first == end. */
 struct tdm_set_chunks tdm_round_set(const struct tdm_program *program, uint32_t first, uint32_t end,
                                     uint32_t set);
+
+/* Sets tdm_chunk.set_slot of all chunks, which are dealt. */
+void tdm_sets_count(struct tdm_program *program);
+
+/* The most chunks that any set has among [first, end). */
+uint32_t tdm_set_most_chunks(const struct tdm_program *program, uint32_t first, uint32_t end);
+
+/* The number of the chunks among [first, chunk) that the set of `chunk` has. */
+uint32_t tdm_set_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first);
 
 /* The first chunk from `chunk` on whose rank is of the set of program->rank; chunk_count if there
  * is none. */

@@ -10,11 +10,19 @@
  * In the backward the gradients of K and V go around behind them. A sum begins with the first rank
  * on the way whose queries see the chunk, and ends where the chunk is at home: there it is added to
  * what the queries of later rounds contributed, and then the rank adds what its own queries do.
+ *
+ * If ranks divide the heads, the members of the ring are their sets (ranks.h): a rank passes its
+ * heads on to the rank with the same heads in the next set. A set has several chunks of a round.
+ * They go around one after the other, in laps: in the first lap the first chunk of each set, and so
+ * on. In a turn all of the set's queries attend to the chunk that is there, and add to its
+ * gradients with falling number, as chunks of one rank do. So the last to add to a chunk, in the
+ * turn in which it is at home, are its own queries. Without sets each rank is one, and a round has
+ * one lap.
  */
 #ifndef TDM_SCHEDULE_RING_H
 #define TDM_SCHEDULE_RING_H
 
-#include "schedule/program_types.h"
+#include "schedule/ranks.h"
 
 /* Chunks of other ranks that a rank has at a time: their K and V, and sums of their gradients. */
 #define TDM_VISITING_SLOTS 2u
@@ -25,13 +33,13 @@ struct tdm_ring {
     uint32_t layer;
     uint32_t queries, queries_end; /* chunks of one round whose queries attend */
     uint32_t keys;                 /* first chunk of the first round of K and V that some see */
-    uint32_t turns;                /* of a rank: `ranks` for each round of K and V */
+    uint32_t turns;                /* of a rank: `sets` for each lap of each round of K and V */
 };
 
-/* A turn: the round of K and V that begins with chunk `first`, after `hops` hops. With as many as
- * ranks the rank has its own chunk again. `visit`: turns with chunks of others before it. */
+/* A turn: a lap of the round of K and V that begins with chunk `first`, after `hops` hops. With as
+ * many as sets the set has its own chunk again. `visit`: turns with chunks of others before it. */
 struct tdm_turn {
-    uint32_t first, hops, visit;
+    uint32_t first, lap, hops, visit;
 };
 
 /* The ring of a layer for the queries of chunks [queries, queries_end), the first ones of their
@@ -41,15 +49,16 @@ struct tdm_ring tdm_ring_begin(const struct tdm_program *program, uint32_t layer
 
 struct tdm_turn tdm_ring_turn(const struct tdm_ring *ring, uint32_t number);
 
-/* The chunk whose K and V a rank has `hops` hops after they began, in the round that begins with
- * chunk `first`; TDM_NONE: none. */
-uint32_t tdm_ring_chunk(const struct tdm_program *program, uint32_t first, uint32_t hops,
-                        uint32_t rank);
+/* The chunk that program->rank has `hops` hops after it began, in a lap of the round that begins
+ * with chunk `first`; TDM_NONE: none. */
+uint32_t tdm_ring_chunk(const struct tdm_program *program, uint32_t first, uint32_t lap,
+                        uint32_t hops);
 
-/* The chunk of a rank whose queries see chunk `key`; TDM_NONE if they do not, or it has none. */
-uint32_t tdm_ring_seer(const struct tdm_ring *ring, uint32_t rank, uint32_t key);
+/* The chunks of a set whose queries see chunk `key`, of those that attend; they lie in a row. None
+ * if `key` is TDM_NONE. */
+struct tdm_set_chunks tdm_ring_seers(const struct tdm_ring *ring, uint32_t set, uint32_t key);
 
-/* Do queries of the rank that has `key` after `hops` hops, or of one further on its way, see it?
+/* Do queries of the set that has `key` after `hops` hops, or of one further on its way, see it?
  * Else it goes no further. */
 bool tdm_ring_is_seen(const struct tdm_ring *ring, uint32_t key, uint32_t hops);
 

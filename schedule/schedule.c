@@ -13,8 +13,22 @@ static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const deal_names[TDM_DEALS] = {"snake", "stripes", "contiguous", "greedy"};
-static const char *const exchange_names[TDM_EXCHANGES] = {"gather", "heads", "ring", "queries",
-                                                          "heads+gather"};
+static const char *const exchange_names[TDM_EXCHANGES] = {
+    "gather", "heads", "ring", "queries", "heads+gather", "heads+ring", "heads+queries"};
+
+/* What an exchange is made of. */
+static const struct {
+    bool heads, gather, ring, queries;
+} exchanges[TDM_EXCHANGES] = {
+    [TDM_EXCHANGE_GATHER] = {.gather = true},
+    [TDM_EXCHANGE_HEADS] = {.heads = true},
+    [TDM_EXCHANGE_RING] = {.ring = true},
+    [TDM_EXCHANGE_QUERIES] = {.ring = true, .queries = true},
+    [TDM_EXCHANGE_HEADS_GATHER] = {.heads = true, .gather = true},
+    [TDM_EXCHANGE_HEADS_RING] = {.heads = true, .ring = true},
+    [TDM_EXCHANGE_HEADS_QUERIES] = {.heads = true, .ring = true, .queries = true},
+};
+
 static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
@@ -96,28 +110,36 @@ bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange)
     return found >= 0;
 }
 
+bool tdm_exchange_kind_has_rows(enum tdm_exchange_kind exchange)
+{
+    return exchanges[exchange].heads && (exchanges[exchange].gather || exchanges[exchange].ring);
+}
+
 uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule)
 {
-    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER && schedule->ranks > 1)
+    if (tdm_exchange_kind_has_rows(schedule->exchange) && schedule->ranks > 1)
         return schedule->head_ranks;
     return schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
 }
 
 bool tdm_schedule_divides_heads(const struct tdm_schedule *schedule)
 {
-    return schedule->ranks > 1 && (schedule->exchange == TDM_EXCHANGE_HEADS ||
-                                   schedule->exchange == TDM_EXCHANGE_HEADS_GATHER);
+    return schedule->ranks > 1 && exchanges[schedule->exchange].heads;
 }
 
 bool tdm_schedule_gathers(const struct tdm_schedule *schedule)
 {
-    return schedule->ranks > 1 && (schedule->exchange == TDM_EXCHANGE_GATHER ||
-                                   schedule->exchange == TDM_EXCHANGE_HEADS_GATHER);
+    return schedule->ranks > 1 && exchanges[schedule->exchange].gather;
 }
 
 bool tdm_schedule_rings(const struct tdm_schedule *schedule)
 {
-    return schedule->exchange == TDM_EXCHANGE_RING || schedule->exchange == TDM_EXCHANGE_QUERIES;
+    return exchanges[schedule->exchange].ring;
+}
+
+bool tdm_schedule_passes_queries(const struct tdm_schedule *schedule)
+{
+    return exchanges[schedule->exchange].queries;
 }
 
 uint64_t tdm_schedule_limit(const struct tdm_schedule *schedule, enum tdm_place place)

@@ -49,17 +49,21 @@ enum tdm_deal { TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS, TDM_DEAL_
 /* What several ranks exchange so that queries see K and V of all ranks: K and V of every chunk and
  * shares of their gradients; or the heads of attention, of which every rank has a part for all
  * chunks; or K and V and sums of their gradients, which go around from rank to rank; or K and V in
- * the forward, and in the backward queries and sums of their gradients, which go around. Or both of
- * the first: ranks in a row divide the heads, and those with the same heads gather K and V. */
+ * the forward, and in the backward queries and sums of their gradients, which go around. Or heads
+ * and another: ranks in a row divide the heads, and those of all rows with the same heads gather K
+ * and V, or pass them around, or queries. */
 enum tdm_exchange_kind {
     TDM_EXCHANGE_GATHER,
     TDM_EXCHANGE_HEADS,
     TDM_EXCHANGE_RING,
     TDM_EXCHANGE_QUERIES,
     TDM_EXCHANGE_HEADS_GATHER,
+    TDM_EXCHANGE_HEADS_RING,
+    TDM_EXCHANGE_HEADS_QUERIES,
     TDM_EXCHANGES
 };
-#define TDM_EXCHANGE_NAMES "gather, heads, ring, queries or heads+gather"
+#define TDM_EXCHANGE_NAMES "gather, heads, ring, queries, heads+gather, heads+ring or heads+queries"
+#define TDM_EXCHANGE_ROW_NAMES "heads+gather, heads+ring or heads+queries"
 
 const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
 bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
@@ -72,6 +76,8 @@ const char *tdm_deal_name(enum tdm_deal deal); /* "snake", "stripes", ... */
 bool tdm_deal_parse(const char *name, enum tdm_deal *deal);
 const char *tdm_exchange_kind_name(enum tdm_exchange_kind exchange); /* "gather", ... */
 bool tdm_exchange_kind_parse(const char *name, enum tdm_exchange_kind *exchange);
+/* Do ranks in a row divide the heads, while rows exchange something else? */
+bool tdm_exchange_kind_has_rows(enum tdm_exchange_kind exchange);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 
 /* Consecutive layers. The forward stores the input of the first one, and what the fields below
@@ -185,7 +191,7 @@ struct tdm_schedule {
     uint32_t ranks_per_node; /* that share a host's memory; 0: all */
     enum tdm_deal deal;
     enum tdm_exchange_kind exchange;
-    uint32_t head_ranks; /* with heads+gather: ranks in a row that divide the heads; else 0 */
+    uint32_t head_ranks; /* with heads and another: ranks in a row that divide the heads; else 0 */
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
@@ -302,8 +308,10 @@ uint32_t tdm_schedule_head_parts(const struct tdm_schedule *schedule);
 bool tdm_schedule_divides_heads(const struct tdm_schedule *schedule);
 bool tdm_schedule_gathers(const struct tdm_schedule *schedule);
 
-/* Do K and V go around a ring of ranks, so that attention takes one chunk of them at a time? */
+/* Do K and V go around a ring of ranks, so that attention takes one chunk of them at a time? And in
+ * the backward queries instead? */
 bool tdm_schedule_rings(const struct tdm_schedule *schedule);
+bool tdm_schedule_passes_queries(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

@@ -168,13 +168,14 @@ static enum tdm_status check_heads(const struct tdm_schedule *schedule, const ch
     const struct tdm_model *model = schedule->model;
     const char *name = tdm_exchange_kind_name(schedule->exchange);
     const uint32_t parts = tdm_schedule_head_parts(schedule);
-    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER &&
-        (parts < 2 || parts >= schedule->ranks || schedule->ranks % parts != 0 ||
-         parts > TDM_MAX_HEAD_RANKS)) {
-        tdm_fail(err, TDM_INPUT,
-                 "%s: \"head_ranks\" is %u; heads+gather needs a divisor of the %u ranks from 2 to "
-                 "%u that is less than all",
-                 file, parts, schedule->ranks, TDM_MAX_HEAD_RANKS);
+    const bool rows = tdm_exchange_kind_has_rows(schedule->exchange);
+    if (rows && (parts < 2 || parts >= schedule->ranks || schedule->ranks % parts != 0 ||
+                 parts > TDM_MAX_HEAD_RANKS)) {
+        tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"head_ranks\" is %u; %s needs a divisor of the %u ranks from 2 to %u that is "
+            "less than all",
+            file, parts, name, schedule->ranks, TDM_MAX_HEAD_RANKS);
         return tdm_hint(err, "--set exchange.heads=N, or exchange=heads or gather");
     }
     if (model->kv_heads % parts != 0) {
@@ -183,7 +184,7 @@ static enum tdm_status check_heads(const struct tdm_schedule *schedule, const ch
                  name, parts, model->kv_heads, model->name);
         return tdm_hint(err, "use as many ranks as divide them, or exchange=gather");
     }
-    if (schedule->exchange == TDM_EXCHANGE_HEADS_GATHER && schedule->deal == TDM_DEAL_GREEDY)
+    if (rows && schedule->deal == TDM_DEAL_GREEDY)
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"exchange\" is %s, with which the chunks of ranks that divide heads "
                         "lie in a row, but \"deal\" is greedy; use another",
@@ -247,14 +248,16 @@ static enum tdm_status check_ranks(const struct tdm_schedule *schedule, const ch
                         "%s: \"order\" is %s, but several ranks share a layer's K and V in rounds, "
                         "so they need layer-major",
                         file, tdm_order_name(schedule->order));
-    if (schedule->head_ranks > 0 && schedule->exchange != TDM_EXCHANGE_HEADS_GATHER)
-        return tdm_fail(
-            err, TDM_INPUT,
-            "%s: \"head_ranks\" is %u, but \"exchange\" is %s; it goes with heads+gather", file,
-            schedule->head_ranks, tdm_exchange_kind_name(schedule->exchange));
-    if (schedule->ranks > 1 && tdm_schedule_rings(schedule))
-        return check_ring(schedule, file, err);
-    return tdm_schedule_divides_heads(schedule) ? check_heads(schedule, file, err) : TDM_OK;
+    if (schedule->head_ranks > 0 && !tdm_exchange_kind_has_rows(schedule->exchange))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"head_ranks\" is %u, but \"exchange\" is %s; it goes "
+                        "with " TDM_EXCHANGE_ROW_NAMES,
+                        file, schedule->head_ranks, tdm_exchange_kind_name(schedule->exchange));
+    enum tdm_status status =
+        tdm_schedule_divides_heads(schedule) ? check_heads(schedule, file, err) : TDM_OK;
+    if (status == TDM_OK && schedule->ranks > 1 && tdm_schedule_rings(schedule))
+        status = check_ring(schedule, file, err);
+    return status;
 }
 
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,

@@ -10,7 +10,7 @@
 struct team_op {
     enum tdm_op_kind kind;
     enum tdm_part part;
-    uint32_t layer, chunk, hops, queries;
+    uint32_t layer, chunk, lap, hops, queries;
     uint64_t tokens;
     enum tdm_content exchanged;
     uint64_t sent_bytes, fetched_bytes;
@@ -21,16 +21,17 @@ struct tdm_team_check {
     struct team_op *ops;
     size_t count, capacity;
     size_t next; /* of the rank under way */
-    uint32_t rank, ranks;
+    uint32_t rank, ranks, row;
 };
 
-enum tdm_status tdm_team_check_new(uint32_t ranks, struct tdm_team_check **out,
+enum tdm_status tdm_team_check_new(uint32_t ranks, uint32_t row, struct tdm_team_check **out,
                                    struct tdm_error *err)
 {
     *out = calloc(1, sizeof(**out));
     if (*out == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for team ops");
     (*out)->ranks = ranks;
+    (*out)->row = row;
     return TDM_OK;
 }
 
@@ -69,6 +70,7 @@ static enum tdm_status add(struct tdm_team_check *check, const struct tdm_op *op
                                                   .part = op->part,
                                                   .layer = op->layer,
                                                   .chunk = op->chunk,
+                                                  .lap = op->lap,
                                                   .hops = op->hops,
                                                   .queries = op->queries,
                                                   .tokens = op->tokens,
@@ -89,8 +91,8 @@ static uint64_t mark_of(const struct tdm_access *access, uint32_t from)
     return mark;
 }
 
-/* What a rank sends in a hop is what the next one receives: queries or not, of the same chunk, on
- * the same edge. */
+/* What a rank sends in a hop is what the next one receives, with rows the one at its place in the
+ * next row: queries or not, of the same chunk, on the same edge. */
 static void take_marks(const struct tdm_team_check *check, const struct tdm_op *op,
                        struct team_op *due)
 {
@@ -101,7 +103,8 @@ static void take_marks(const struct tdm_team_check *check, const struct tdm_op *
     if (sent->buffer != TDM_NONE)
         due->sent_marks += mark_of(sent, check->rank);
     if (received->buffer != TDM_NONE)
-        due->received_marks += mark_of(received, (check->rank + check->ranks - 1) % check->ranks);
+        due->received_marks +=
+            mark_of(received, (check->rank + check->ranks - check->row) % check->ranks);
 }
 
 enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct tdm_item *item,
@@ -119,8 +122,8 @@ enum tdm_status tdm_team_check_take(struct tdm_team_check *check, const struct t
     struct team_op *due = &check->ops[check->next++];
     const enum tdm_content exchanged = tdm_team_exchanged(op); /* TDM_EMPTY: none on this rank */
     if (op->kind != due->kind || op->part != due->part || op->layer != due->layer ||
-        op->chunk != due->chunk || op->tokens != due->tokens || op->hops != due->hops ||
-        op->queries != due->queries ||
+        op->chunk != due->chunk || op->tokens != due->tokens || op->lap != due->lap ||
+        op->hops != due->hops || op->queries != due->queries ||
         (exchanged != TDM_EMPTY && due->exchanged != TDM_EMPTY && exchanged != due->exchanged))
         return tdm_fail(err, TDM_INPUT,
                         "op %llu of rank %u is %s of layer %d, chunk %d; rank 0 runs %s of layer "

@@ -13,8 +13,8 @@ struct tdm_team_check;
 /* Whose heads a TDM_OP_ALL_TO_ALL exchanges, the same on all ranks; TDM_EMPTY in other ops. */
 enum tdm_content tdm_team_exchanged(const struct tdm_op *op);
 
-/* For the programs of `ranks` ranks. */
-enum tdm_status tdm_team_check_new(uint32_t ranks, struct tdm_team_check **check,
+/* For the programs of `ranks` ranks, of which `row` in a row divide the heads; 1: none do. */
+enum tdm_status tdm_team_check_new(uint32_t ranks, uint32_t row, struct tdm_team_check **check,
                                    struct tdm_error *err);
 void tdm_team_check_free(struct tdm_team_check *check);
 

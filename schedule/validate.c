@@ -834,7 +834,8 @@ enum tdm_status tdm_program_validate(const struct tdm_program *program,
                                      struct tdm_error *err)
 {
     struct tdm_team_check *team = NULL;
-    enum tdm_status status = tdm_team_check_new(program->ranks, &team, err);
+    enum tdm_status status =
+        tdm_team_check_new(program->ranks, tdm_operands_row(program), &team, err);
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
         if (program->sampled && program->counts[rank].ops == 0)
             continue;

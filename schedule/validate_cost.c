@@ -245,7 +245,7 @@ static uint64_t matrix_elements(const struct tdm_model *model, const struct tdm_
 /* Ranks that have parts of the heads of the same chunks. */
 static uint32_t ranks_of_set(const struct tdm_schedule *schedule)
 {
-    if (schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS_GATHER)
+    if (schedule->ranks > 1 && schedule->head_ranks > 0)
         return schedule->head_ranks;
     return schedule->ranks > 1 && schedule->exchange == TDM_EXCHANGE_HEADS ? schedule->ranks : 1;
 }

@@ -107,7 +107,7 @@ static void test_programs(void **unused)
     for (uint64_t i = 0; i < PROGRAMS; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
                                                    .max_tokens = i % 3 == 0 ? 1000 : 64,
-                                                   .ranks = i % 4 == 1 ? 4 : 0};
+                                                   .ranks = i % 2 == 1 ? 4 : 0};
         struct tdm_schedule *schedule;
         struct tdm_program *program;
         struct tdm_error err;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of ranks: how chunks are dealt to them, in which order they add to a sum, and that the nest
- * of a rank visits the rank's own chunks. Ranks that stand for others, where there are many.
+ * of a rank visits the rank's own chunks. Ranks that stand for others, where there are many. Laps
+ * of a ring of rows that divide the heads.
  */
 #include "schedule/nest.h"
 #include "schedule/program.h"
+#include "schedule/queries.h"
 #include "schedule/ranks.h"
 #include "schedule/ranks_sample.h"
+#include "schedule/ring.h"
 #include "tests/support/random_schedule.h"
 
 #include <setjmp.h>
@@ -324,13 +327,84 @@ static void test_alike(void **state)
     assert_true(others > 50 && sampled > 3);
 }
 
+/* ---- rings of rows ---- */
+
+/* A turn of a rank: the chunk that it has, after how many hops; TDM_NONE: none. */
+struct lap_turn {
+    uint32_t lap, hops, visit, chunk;
+};
+
+/* Four ranks, two of which in a row divide the heads, a sequence of 7 chunks: rounds 0 1 2 3 of
+ * rows 0 0 1 1, and 4 5 6 of rows 1 1 0. What the ranks of row 0 have in the turns for queries of
+ * the second round: in each lap first the chunk of row 1, then that of their own. */
+static void test_laps(void **state)
+{
+    (void)state;
+    static const struct lap_turn due[] = {
+        {0, 1, 0, 2}, {0, 2, 1, 0}, {1, 1, 1, 3}, {1, 2, 2, 1},        /* the first round */
+        {0, 1, 2, 4}, {0, 2, 3, 6}, {1, 1, 3, 5}, {1, 2, 4, TDM_NONE}, /* the second */
+    };
+    struct tdm_layer_kind kinds[1] = {{0}};
+    struct tdm_sequence sequence = {.tokens = 7};
+    struct tdm_model model = {.layers = 1, .layer_kinds = kinds, .kv_heads = 2};
+    struct tdm_schedule schedule = {.model = &model,
+                                    .ranks = 4,
+                                    .exchange = TDM_EXCHANGE_HEADS_RING,
+                                    .head_ranks = 2,
+                                    .chunk_tokens = 1,
+                                    .sequence_count = 1,
+                                    .sequences = &sequence};
+    struct tdm_chunk chunks[CHUNKS_MOST];
+    struct tdm_program program = {.ranks = 4, .chunks = chunks, .schedule = &schedule};
+    program.chunk_count = make_chunks((const uint32_t[]){7, 0}, chunks);
+    for (uint32_t i = 0; i < program.chunk_count; i++) {
+        chunks[i].first_token = i;
+        chunks[i].tokens = 1;
+    }
+    tdm_ranks_deal(chunks, program.chunk_count, program.ranks, TDM_DEAL_SNAKE, NULL);
+    tdm_sets_count(&program);
+    const struct tdm_ring ring = tdm_ring_begin(&program, 0, 4, 7);
+    assert_int_equal(ring.turns, sizeof(due) / sizeof(due[0]));
+    for (program.rank = 0; program.rank < 2; program.rank++)
+        for (uint32_t i = 0; i < ring.turns; i++) {
+            const struct tdm_turn turn = tdm_ring_turn(&ring, i);
+            assert_int_equal(turn.first, i < 4 ? 0 : 4);
+            assert_int_equal(turn.lap, due[i].lap);
+            assert_int_equal(turn.hops, due[i].hops);
+            assert_int_equal(turn.visit, due[i].visit);
+            assert_int_equal(tdm_ring_chunk(&program, turn.first, turn.lap, turn.hops),
+                             due[i].chunk);
+        }
+    /* slots in a row of K and V: of the chunks of the row */
+    static const uint32_t slots[] = {0, 1, 0, 1, 2, 3, 2};
+    for (uint32_t i = 0; i < program.chunk_count; i++)
+        assert_int_equal(tdm_set_slot(&program, i, 0), slots[i]);
+    /* chunk 5 sees chunk 4 of its row; to dK and dV of 0 add 5, 4 on their way, then 6 at home */
+    assert_int_equal(tdm_ring_seers(&ring, 1, 5).first, 5);
+    assert_int_equal(tdm_ring_contributor(&ring, 0, 1), 4);
+    static const uint32_t order[] = {4, 6, 2, 1, 0}; /* 3 adds on its way before 2 */
+    uint32_t before = program.chunk_count;
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        assert_int_equal(tdm_ring_sum_before(&program, 0, 0, order[i]), before);
+        before = order[i];
+    }
+    /* with queries: in each lap of the second round first row 0, then row 1; in the first round the
+     * chunks of the second lap, and chunk 0 itself when all laps have run */
+    static const uint32_t of_queries[] = {6, 4, 5, 2, 1, 3, 0};
+    before = program.chunk_count;
+    for (size_t i = 0; i < sizeof(of_queries) / sizeof(of_queries[0]); i++) {
+        assert_int_equal(tdm_queries_sum_before(&program, 0, 0, of_queries[i]), before);
+        before = of_queries[i];
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_balance),   cmocka_unit_test(test_deals),
         cmocka_unit_test(test_greedy),    cmocka_unit_test(test_walks),
-        cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_alike),     cmocka_unit_test(test_laps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

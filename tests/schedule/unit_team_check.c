@@ -52,7 +52,7 @@ static enum tdm_status record(void *self, const struct tdm_item *item, struct td
 /* What all ranks of a program run; room for one op more. */
 struct trial {
     struct tdm_dice *dice;
-    uint32_t ranks, rank; /* the rank with the fault */
+    uint32_t ranks, row, rank; /* `row` divide the heads; the rank with the fault */
     struct ops ops[RANKS_MOST];
 };
 
@@ -77,7 +77,7 @@ static void free_trial(struct trial *t)
 static enum tdm_status check(const struct trial *t, struct tdm_error *err)
 {
     struct tdm_team_check *team;
-    enum tdm_status status = tdm_team_check_new(t->ranks, &team, err);
+    enum tdm_status status = tdm_team_check_new(t->ranks, t->row, &team, err);
     for (uint32_t rank = 0; rank < t->ranks && status == TDM_OK; rank++) {
         tdm_team_check_rank(team, rank);
         for (size_t i = 0; i < t->ops[rank].count && status == TDM_OK; i++) {
@@ -117,7 +117,8 @@ static bool differ(const struct tdm_op *a, const struct tdm_op *b)
 {
     return tdm_team_exchanged(a) != tdm_team_exchanged(b) || a->kind != b->kind ||
            a->layer != b->layer || a->chunk != b->chunk || a->part != b->part ||
-           a->tokens != b->tokens || a->hops != b->hops || a->queries != b->queries;
+           a->tokens != b->tokens || a->lap != b->lap || a->hops != b->hops ||
+           a->queries != b->queries;
 }
 
 static void remove_op(struct ops *ops, size_t at)
@@ -410,6 +411,14 @@ static bool hop_too_many(struct trial *t)
     return op != NULL;
 }
 
+static bool hop_in_another_lap(struct trial *t)
+{
+    struct tdm_op *op = some_op(t, TDM_OP_HOP);
+    if (op != NULL)
+        op->lap++;
+    return op != NULL;
+}
+
 static bool hop_for_other_queries(struct trial *t)
 {
     struct tdm_op *op = some_op(t, TDM_OP_HOP_SUM);
@@ -441,6 +450,7 @@ static struct fault {
      .message = "receives another chunk",
      .plant = other_than_queries},
     {.name = "a hop too many", .message = "rank 0 runs", .plant = hop_too_many},
+    {.name = "a hop in another lap", .message = "rank 0 runs", .plant = hop_in_another_lap},
     {.name = "a hop for other queries", .message = "rank 0 runs", .plant = hop_for_other_queries},
     {.name = "the last team op dropped", .message = "team ops", .plant = last_dropped},
     {.name = "all team ops dropped", .message = "team ops", .plant = all_dropped},
@@ -501,7 +511,9 @@ static void faults_are_caught(void **state)
         tdm_dice_seed(&dice, seed);
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
         must(tdm_program_lower(schedule, &program, &err), &err);
-        struct trial correct = {.dice = &dice, .ranks = program->ranks};
+        struct trial correct = {.dice = &dice,
+                                .ranks = program->ranks,
+                                .row = schedule->head_ranks > 0 ? schedule->head_ranks : 1};
         for (uint32_t rank = 0; rank < program->ranks; rank++) {
             const struct tdm_program view = tdm_program_of_rank(program, rank);
             must(tdm_program_emit(&view, record, &correct.ops[rank], &err), &err);

@@ -509,6 +509,30 @@ static uint64_t most_chunks(const struct tdm_schedule *schedule)
     return (most + schedule->chunk_tokens - 1) / schedule->chunk_tokens;
 }
 
+/* As many ranks, of `most`, as divide the KV heads; 1: none do. */
+static uint32_t ranks_of_heads(const struct tdm_schedule *schedule, uint64_t most)
+{
+    uint32_t heads = schedule->model->kv_heads, ranks = heads;
+    while (ranks > 1 && (heads % ranks != 0 || ranks > most))
+        ranks--;
+    return ranks;
+}
+
+/* Makes rows of `row` ranks divide the heads, if several rows have chunks that lie side by side. */
+static bool random_rows(struct tdm_dice *dice, uint32_t most, uint32_t row,
+                        enum tdm_exchange_kind exchange, struct tdm_schedule *schedule)
+{
+    const uint64_t chunks = most_chunks(schedule);
+    if (row == 1 || most < 2 * row || chunks < 2 * row || schedule->deal == TDM_DEAL_GREEDY)
+        return false;
+    schedule->ranks = row * (uint32_t)tdm_dice_roll(dice, 2, most / row);
+    if (schedule->ranks > chunks)
+        schedule->ranks = 2 * row;
+    schedule->exchange = exchange;
+    schedule->head_ranks = row;
+    return true;
+}
+
 /* Draws a number of ranks, each of which has a chunk of the longest sequence. */
 static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *schedule)
 {
@@ -522,26 +546,19 @@ static void random_ranks(uint64_t seed, uint32_t most, struct tdm_schedule *sche
     if (schedule->ranks == 1)
         return;
     bool gathers = tdm_dice_chance(&dice, 40);
-    if (tdm_dice_chance(&dice, 40) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
-        schedule->exchange = tdm_dice_chance(&dice, 50) ? TDM_EXCHANGE_RING : TDM_EXCHANGE_QUERIES;
+    const uint32_t row = ranks_of_heads(schedule, chunks < most ? chunks / 2 : most / 2);
+    if (tdm_dice_chance(&dice, row > 1 ? 65 : 40) && schedule->deal != TDM_DEAL_CONTIGUOUS) {
+        const bool queries = tdm_dice_chance(&dice, 50);
+        schedule->exchange = queries ? TDM_EXCHANGE_QUERIES : TDM_EXCHANGE_RING;
+        if (tdm_dice_chance(&dice, 85)) /* in the ring are rows that divide the heads */
+            random_rows(&dice, most, row,
+                        queries ? TDM_EXCHANGE_HEADS_QUERIES : TDM_EXCHANGE_HEADS_RING, schedule);
         return;
     }
-    if (gathers)
+    const uint32_t ranks = ranks_of_heads(schedule, chunks < most ? chunks : most);
+    if (gathers || ranks == 1 ||
+        random_rows(&dice, most, ranks, TDM_EXCHANGE_HEADS_GATHER, schedule))
         return;
-    /* as many ranks as divide the KV heads, if there are any */
-    uint32_t heads = schedule->model->kv_heads, ranks = heads;
-    while (ranks > 1 && (heads % ranks != 0 || ranks > most || ranks > chunks))
-        ranks--;
-    if (ranks == 1)
-        return;
-    if (most >= 2 * ranks && chunks >= 2 * ranks && schedule->deal != TDM_DEAL_GREEDY) {
-        schedule->ranks = ranks * (uint32_t)tdm_dice_roll(&dice, 2, most / ranks);
-        if (schedule->ranks > chunks)
-            schedule->ranks = 2 * ranks;
-        schedule->exchange = TDM_EXCHANGE_HEADS_GATHER;
-        schedule->head_ranks = ranks;
-        return;
-    }
     schedule->ranks = ranks;
     schedule->exchange = TDM_EXCHANGE_HEADS;
 }

@@ -2,6 +2,7 @@
 /* Faults of exchanges of heads. */
 #include "tests/schedule/faults/trial.h"
 
+#include "ops/attention.h"
 #include "ops/team.h"
 #include "schedule/layout.h"
 #include "schedule/team_check.h"
@@ -120,6 +121,17 @@ static bool exchange_short_of_a_chunk(struct trial *t)
     return false;
 }
 
+/* Does an op add to sums of dK and dV that are at home, and not on their way around a ring? */
+static bool adds_at_home(struct trial *t, size_t i)
+{
+    if (!is_op(t, i, TDM_OP_ATTENTION_GRAD))
+        return false;
+    const struct tdm_access *opened = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED],
+                            *added = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED];
+    return (opened->buffer != TDM_NONE && opened->after.content == TDM_DKVPAGES) ||
+           (added->buffer != TDM_NONE && added->after.content == TDM_DKVPAGES);
+}
+
 /* Sums of dK and dV are exchanged before the first chunk of the round adds to them, or before the
  * shares of them are added up. */
 static bool sums_exchanged_too_early(struct trial *t)
@@ -131,7 +143,7 @@ static bool sums_exchanged_too_early(struct trial *t)
         const struct tdm_op *op = op_at(t, i);
         for (size_t j = i; j-- > 0;)
             if (shares ? is_op(t, j, TDM_OP_REDUCE) && op_at(t, j)->chunk == op->chunk
-                       : is_op(t, j, TDM_OP_ATTENTION_GRAD)) {
+                       : adds_at_home(t, j)) {
                 move(t, i, j);
                 return true;
             }

@@ -109,7 +109,7 @@ static bool head_gradient_dropped(struct trial *t)
  * (unit_team_check). */
 static bool a_token_short(struct trial *t)
 {
-    const bool rows = t->r.program.schedule->exchange == TDM_EXCHANGE_HEADS_GATHER;
+    const bool rows = tdm_exchange_kind_has_rows(t->r.program.schedule->exchange);
     for (EACH_ITEM(t, i))
         if (op_at(t, i) != NULL && op_at(t, i)->tokens > 0 &&
             !(rows && is_op(t, i, TDM_OP_ALL_TO_ALL))) {

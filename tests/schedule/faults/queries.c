@@ -136,6 +136,16 @@ static bool dq_share_called_a_sum(struct trial *t)
     return false;
 }
 
+/* Does an op complete dQ of a chunk? */
+static bool completes_dq(struct trial *t, size_t i, uint32_t chunk)
+{
+    if (!is_op(t, i, TDM_OP_MERGE))
+        return false;
+    const struct tdm_access *out = &op_at(t, i)->access[TDM_MERGE_OUT];
+    return out->buffer != TDM_NONE && out->after.chunk == chunk &&
+           (out->after.content == TDM_DQ || out->after.content == TDM_HEADS_DQ);
+}
+
 /* dQ of the rank's own queries is completed before the others' sum has come home. */
 static bool dq_complete_too_early(struct trial *t)
 {
@@ -143,9 +153,9 @@ static bool dq_complete_too_early(struct trial *t)
         if (!is_op(t, i, TDM_OP_HOP_SUM) ||
             op_at(t, i)->access[TDM_HOP_SUM_RECEIVED].after.content != TDM_DQ_SUM)
             continue;
+        const uint32_t chunk = op_at(t, i)->access[TDM_HOP_SUM_RECEIVED].after.chunk;
         size_t j = i + 1;
-        while (j < t->r.count && !(is_op(t, j, TDM_OP_MERGE) &&
-                                   op_at(t, j)->access[TDM_MERGE_OUT].after.content == TDM_DQ))
+        while (j < t->r.count && !completes_dq(t, j, chunk))
             j++;
         if (j == t->r.count)
             return false;

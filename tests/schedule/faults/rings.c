@@ -2,6 +2,7 @@
 /* Faults of rings. */
 #include "tests/schedule/faults/trial.h"
 
+#include "ops/attention.h"
 #include "ops/team.h"
 
 static bool of_ring(struct trial *t)
@@ -52,6 +53,46 @@ static bool hop_of_another_distance(struct trial *t)
     if (i < t->r.count)
         op_at(t, i)->hops++;
     return i < t->r.count;
+}
+
+static bool hop_in_another_lap(struct trial *t)
+{
+    size_t i = some_of_ring(t, TDM_OP_HOP, TDM_HOP_SENT, TDM_READ);
+    if (i < t->r.count)
+        op_at(t, i)->lap++;
+    return i < t->r.count;
+}
+
+/* A second chunk of a set that adds to a sum on its way begins it again. */
+static bool set_begins_a_sum_again(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!of_ring(t) || !is_op(t, i, TDM_OP_ATTENTION_GRAD))
+            continue;
+        struct tdm_access *access = op_at(t, i)->access;
+        if (access[TDM_ATTENTION_GRAD_DKV_ADDED].buffer == TDM_NONE ||
+            access[TDM_ATTENTION_GRAD_DKV_ADDED].after.content != TDM_PASSING_DKV)
+            continue;
+        access[TDM_ATTENTION_GRAD_DKV_OPENED] = access[TDM_ATTENTION_GRAD_DKV_ADDED];
+        access[TDM_ATTENTION_GRAD_DKV_OPENED].mode = TDM_WRITE;
+        leave_out(&access[TDM_ATTENTION_GRAD_DKV_ADDED]);
+        return true;
+    }
+    return false;
+}
+
+/* A part is merged with those of another chunk of its set. */
+static bool part_of_another_chunk_of_the_set(struct trial *t)
+{
+    const uint32_t chunks = t->r.program.schedule->head_ranks;
+    size_t i = some_of_ring(t, TDM_OP_MERGE, TDM_MERGE_SUM, TDM_ACCUMULATE);
+    if (i == t->r.count || chunks < 2)
+        return false;
+    struct tdm_access *sum = &op_at(t, i)->access[TDM_MERGE_SUM];
+    if (sum->after.content != TDM_OUT_SUM && sum->after.content != TDM_DQ_SUM)
+        return false; /* on its way */
+    sum->first_slot = (sum->first_slot + 1) % chunks;
+    return true;
 }
 
 static bool hop_into_the_slot_in_use(struct trial *t)
@@ -177,6 +218,11 @@ const struct fault faults_of_rings[] = {
     {.name = "a hop after its use", .plant = hop_after_its_use, .of_team = true},
     {.name = "a hop of another chunk", .plant = hop_of_another_chunk, .of_team = true},
     {.name = "a hop of another distance", .plant = hop_of_another_distance, .of_team = true},
+    {.name = "a hop in another lap", .plant = hop_in_another_lap, .of_team = true},
+    {.name = "a set that begins a sum again", .plant = set_begins_a_sum_again, .of_team = true},
+    {.name = "a part of another chunk of the set",
+     .plant = part_of_another_chunk_of_the_set,
+     .of_team = true},
     {.name = "a hop into the other slot", .plant = hop_into_the_slot_in_use, .of_team = true},
     {.name = "a part not merged", .plant = part_not_merged, .of_team = true},
     {.name = "a part merged twice", .plant = part_merged_twice, .of_team = true},
