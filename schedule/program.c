@@ -36,7 +36,8 @@ static enum tdm_status check_ranks(const struct tdm_program *program, struct tdm
         if (!has[rank]) {
             const bool one = program->chunk_count == 1;
             const uint64_t tokens = program->schedule->chunk_tokens;
-            tdm_fail(err, TDM_INPUT, "%u chunk%s of %llu token%s leave%s rank %u of %u without work",
+            tdm_fail(err, TDM_INPUT,
+                     "%u chunk%s of %llu token%s leave%s rank %u of %u without work",
                      program->chunk_count, one ? "" : "s", (unsigned long long)tokens,
                      tokens == 1 ? "" : "s", one ? "s" : "", rank, program->ranks);
             return tdm_hint(err, "use %s or fewer ranks (--ranks)",
