@@ -7,6 +7,7 @@
 #include "commands/cmd.h"
 #include "commands/common_options.h"
 #include "commands/model_inputs.h"
+#include "machines/nccl.h"
 #include "schedule/optimizer.h"
 
 #include <errno.h>
@@ -101,9 +102,9 @@ static enum tdm_status read_transport(const char *text, void *value, struct tdm_
         return tdm_fail(err, TDM_USAGE,
                         "--transport: \"%s\" is not known; use shared, nccl or nccl:CHANNELS",
                         text);
-    enum tdm_status status =
-        counted ? tdm_parse_count(text + 5, "--transport nccl:CHANNELS", 1, 1024, &channels, err)
-                : TDM_OK;
+    enum tdm_status status = counted ? tdm_parse_count(text + 5, "--transport nccl:CHANNELS", 1,
+                                                       TDM_NCCL_MOST_CHANNELS, &channels, err)
+                                     : TDM_OK;
     r->joined = strcmp(text, "shared") == 0 ? TDM_JOINED_SHARED : TDM_JOINED_NCCL;
     r->channels = (uint32_t)channels;
     return status;

@@ -155,7 +155,7 @@ static json_t *kept_shares_of(const struct tdm_machine *base)
  * measure. */
 static const char *const kept_keys[] = {"server",        "peer_bytes_per_second",
                                         "peer_seconds",  "network_bytes_per_second",
-                                        "gpus_per_node", "nccl_bytes"};
+                                        "gpus_per_node", "nccl_base_bytes"};
 
 static void keep_links(const struct tdm_machine *base, json_t **description)
 {

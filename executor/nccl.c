@@ -2,6 +2,8 @@
 /* Loads NCCL. */
 #include "executor/nccl.h"
 
+#include "machines/nccl.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -43,6 +45,24 @@ static enum tdm_status find_all(void *library, struct tdm_nccl *nccl, struct tdm
     return TDM_OK;
 }
 
+static void set(const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    setenv(name, text, 1);
+}
+
+/* A user's own settings would take memory that no plan counts. */
+static void set_environment(void)
+{
+    set("NCCL_NVLS_ENABLE", 0);
+    set("NCCL_RUNTIME_CONNECT", 1);
+    set("NCCL_BUFFSIZE", tdm_nccl_buffers.simple);
+    set("NCCL_LL_BUFFSIZE", tdm_nccl_buffers.ll);
+    set("NCCL_LL128_BUFFSIZE", tdm_nccl_buffers.ll128);
+    set("NCCL_P2P_LL_THRESHOLD", 0); /* the simple protocol, however few bytes */
+}
+
 enum tdm_status tdm_nccl_load(const struct tdm_nccl **out, struct tdm_error *err)
 {
     const char *given = getenv("TIDEMARK_NCCL");
@@ -50,7 +70,7 @@ enum tdm_status tdm_nccl_load(const struct tdm_nccl **out, struct tdm_error *err
     pthread_mutex_lock(&lock);
     if (loaded.version == 0) {
         struct tdm_nccl nccl = {0};
-        setenv("NCCL_NVLS_ENABLE", "0", 1);
+        set_environment();
         void *library = dlopen(given == NULL ? "libnccl.so.2" : given, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL)
             status = tdm_fail(err, TDM_NO_DEVICE, "NCCL cannot be loaded: %s", dlerror());

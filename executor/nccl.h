@@ -5,8 +5,8 @@
  * any of these versions.
  *
  * The library is libnccl.so.2 as the system's linker finds it, or the file that TIDEMARK_NCCL
- * names. NVLink multicast is switched off (NCCL_NVLS_ENABLE=0): it takes memory that no plan
- * accounts for.
+ * names. It gets the settings that plans count on, by its environment: the sizes of its buffers
+ * (machines/nccl.h), no NVLink multicast, and no connections before they are used.
  */
 #ifndef TDM_EXECUTOR_NCCL_H
 #define TDM_EXECUTOR_NCCL_H

@@ -84,7 +84,8 @@ void tdm_team_need(const struct tdm_launch *launch, struct tdm_exchange *scratch
                                   messages_of(scratch->take, scratch->take_count);
         for (uint32_t i = 0; i < scratch->take_count; i++)
             if (scratch->take[i].data == NULL)
-                bytes += tdm_least(scratch->take[i].bytes, TDM_TEAM_WINDOW_BYTES);
+                bytes += tdm_least(scratch->take[i].bytes,
+                                   tdm_team_window_bytes(launch->program->ranks));
         if (bytes > 0)
             needs->reading_lanes |= 1u << launch->op->lane;
         needs->read_bytes = bytes > needs->read_bytes ? bytes : needs->read_bytes;
@@ -133,7 +134,9 @@ static enum tdm_status run_windows(const struct tdm_transport *transport,
 {
     struct tdm_exchange *part =
         tdm_team_exchange(op->launch->team, op->launch->program->rank, TDM_TEAM_PHASES);
-    const uint64_t bytes = transport->window_bytes, end = longest(all);
+    const uint64_t bytes =
+        tdm_least(transport->window_bytes, tdm_team_window_bytes(op->launch->program->ranks));
+    const uint64_t end = longest(all);
     const uint64_t size = all->sum.elements > 0 ? tdm_dtype_bytes(all->sum.dtype) : 1;
     enum tdm_status status = TDM_OK;
     uint32_t window = 0;

@@ -109,7 +109,8 @@ struct tdm_team_needs {
 
 struct tdm_transport {
     const char *name;
-    uint64_t window_bytes; /* 0: what is read is not staged */
+    uint64_t
+        window_bytes; /* of a piece in staging memory: no more; 0: what is read is not staged */
     /* Before the ranks open, on the caller's thread. NULL: nothing. */
     enum tdm_status (*begin)(struct tdm_team *team, struct tdm_error *err);
     /* Before the first step, for each rank of this process, on a thread of its own: takes what its

@@ -218,7 +218,7 @@ static enum tdm_status leave(struct tdm_team *team, const struct tdm_team_op *op
 
 const struct tdm_transport tdm_transport_mpi = {
     .name = "mpi",
-    .window_bytes = TDM_TEAM_WINDOW_BYTES,
+    .window_bytes = TDM_TEAM_STAGING_BYTES,
     .open = open_link,
     .close = close_link,
     .move = move,

@@ -2,7 +2,7 @@
 /*
  * The transport of NCCL: for GPUs that cannot read each other's memory, and between nodes. Pieces
  * are sent and received in one group for each phase, on the stream of the op's lane. What is only
- * read arrives in staging memory, piece by piece of TDM_TEAM_WINDOW_BYTES, so that it is small.
+ * read arrives in staging memory, piece by piece (tdm_team_window_bytes()), so that it is small.
  *
  * Ranks of one process meet before each phase, as in transport_shared.c: that finds ranks at
  * different ops and ranks that do not come, and keeps a rank that has failed from leaving others in
@@ -107,7 +107,7 @@ static enum tdm_status open_link(struct tdm_team *team, const struct tdm_team_ne
     link->verbs = needs->verbs;
     link->executor = needs->executor;
     /* as much as is planned, however little a small model needs */
-    link->staging_bytes = (needs->ranks - 1) * TDM_TEAM_WINDOW_BYTES;
+    link->staging_bytes = (needs->ranks - 1) * tdm_team_window_bytes(needs->ranks);
     tdm_team_get_id(team, &id, sizeof(id));
     enum tdm_status status = tdm_nccl_load(&link->nccl, err);
     if (status == TDM_OK)
@@ -216,7 +216,7 @@ static enum tdm_status leave(struct tdm_team *team, const struct tdm_team_op *op
 
 const struct tdm_transport tdm_transport_nccl = {
     .name = "nccl",
-    .window_bytes = TDM_TEAM_WINDOW_BYTES,
+    .window_bytes = TDM_TEAM_STAGING_BYTES,
     .begin = make_id,
     .open = open_link,
     .close = close_link,

@@ -28,7 +28,8 @@
  *   node_bytes_per_second  in a schedule of ranks in several nodes: between two GPUs of one node;
  *                          peer_bytes_per_second is that of the network then
  *   gpus_per_node          GPUs that are connected by more than the network; optional
- *   nccl_bytes             [[channels, bytes], ...]: what NCCL takes of device memory; optional
+ *   nccl_base_bytes        what NCCL takes of device memory beside its channels: its kernels, and
+ *                          the stacks that these need; optional
  *   nccl                   {channels, bytes}: in a schedule, what of the runtime is NCCL's
  *   places                 [{name, bytes, runtime_bytes}, ...]: places besides device and host;
  *                          optional, like the next two
@@ -83,7 +84,7 @@ static const char *const keys[] = {
     "network_bytes_per_second",
     "node_bytes_per_second",
     "gpus_per_node",
-    "nccl_bytes",
+    "nccl_base_bytes",
     "nccl",
     "places",
     "links",

@@ -18,8 +18,6 @@
 /* The first field of a description. The top of machine.c describes the others. */
 #define TDM_MACHINE_FORMAT "tidemark-machine-1"
 
-#define TDM_NCCL_ROWS 8u
-
 struct tdm_machine {
     char name[64];
     char title[96];   /* "NVIDIA H200 141 GB SXM" */
@@ -35,9 +33,7 @@ struct tdm_machine {
     double network_rate;    /* bytes/s between two GPUs of different nodes, one way; 0: not known */
     double node_rate;       /* where peer_rate is the network's: that of a node; 0: it is not */
     uint64_t gpus_per_node; /* GPUs connected by more than the network; 0: not known */
-    /* bytes that NCCL takes with so many channels (nccl.h), [nccl_rows] */
-    uint32_t nccl_rows, nccl_channels[TDM_NCCL_ROWS];
-    uint64_t nccl_bytes[TDM_NCCL_ROWS];
+    uint64_t nccl_base_bytes; /* what NCCL takes beside its channels (nccl.h); 0: not known */
     uint32_t joined_channels; /* NCCL joins ranks with these, and is part of the runtime; 0: no */
     double launch_seconds;    /* shortest time of one op on the compute lane */
     double copy_seconds;      /* fixed time of one copy */

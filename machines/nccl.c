@@ -7,31 +7,19 @@
 
 #include <jansson.h>
 
-#define MOST_CHANNELS 1024u
 #define MOST_BYTES (UINT64_C(1) << 40)
+
+#define STEP_BYTES (UINT64_C(1) << 21) /* NCCL takes device memory in multiples of it */
+#define COUNTERS_BYTES 4096u           /* of each end of a connection, before its buffers */
+#define CHANNEL_STEPS 3u
+
+const struct tdm_nccl_buffers tdm_nccl_buffers = {
+    .simple = 3u << 19, .ll = 120u << 10, .ll128 = 120u << 10};
 
 void tdm_nccl_read(struct tdm_json_reader *reader, struct tdm_machine *machine)
 {
-    if (tdm_json_has(reader, "nccl_bytes")) {
-        const json_t *rows = tdm_json_array(reader, "nccl_bytes");
-        const size_t count = json_array_size(rows);
-        bool good = count > 0 && count <= TDM_NCCL_ROWS;
-        for (size_t i = 0; i < count && good; i++) {
-            const json_t *row = json_array_get(rows, i);
-            const json_int_t channels = json_integer_value(json_array_get(row, 0));
-            const json_int_t bytes = json_integer_value(json_array_get(row, 1));
-            good = json_array_size(row) == 2 && channels >= 1 && channels <= MOST_CHANNELS &&
-                   bytes >= 0 && bytes <= (json_int_t)MOST_BYTES &&
-                   (i == 0 || channels > machine->nccl_channels[i - 1]);
-            machine->nccl_channels[i] = (uint32_t)channels;
-            machine->nccl_bytes[i] = (uint64_t)bytes;
-        }
-        machine->nccl_rows = good ? (uint32_t)count : 0;
-        if (!good && tdm_json_status(reader) == TDM_OK)
-            tdm_json_fail(reader, "nccl_bytes",
-                          "must be 1 to %u pairs of channels and bytes, with rising channels",
-                          TDM_NCCL_ROWS);
-    }
+    if (tdm_json_has(reader, "nccl_base_bytes"))
+        machine->nccl_base_bytes = tdm_json_count(reader, "nccl_base_bytes", 1, MOST_BYTES);
     if (!tdm_json_has(reader, "nccl"))
         return;
     struct tdm_json_reader joined = {.file = reader->file,
@@ -40,37 +28,52 @@ void tdm_nccl_read(struct tdm_json_reader *reader, struct tdm_machine *machine)
                                      .err = reader->err};
     if (joined.object == NULL)
         return;
-    machine->joined_channels = (uint32_t)tdm_json_count(&joined, "channels", 1, MOST_CHANNELS);
+    machine->joined_channels =
+        (uint32_t)tdm_json_count(&joined, "channels", 1, TDM_NCCL_MOST_CHANNELS);
     (void)tdm_json_count(&joined, "bytes", 0, MOST_BYTES);
     if (tdm_json_status(&joined) != TDM_OK)
         reader->status = tdm_json_status(&joined);
 }
 
-uint64_t tdm_nccl_bytes(const struct tdm_machine *machine, uint32_t channels)
+static uint64_t whole_steps(uint64_t bytes)
 {
-    for (uint32_t i = 0; i < machine->nccl_rows; i++)
-        if (machine->nccl_channels[i] >= channels)
-            return machine->nccl_bytes[i];
-    return 0;
+    return tdm_size_mul(tdm_size_ceil_div(bytes, STEP_BYTES), STEP_BYTES);
+}
+
+uint64_t tdm_nccl_channel_bytes(const struct tdm_nccl_buffers *buffers, uint32_t channels,
+                                uint64_t peers)
+{
+    const uint64_t sent = whole_steps(COUNTERS_BYTES);
+    const uint64_t received =
+        whole_steps(COUNTERS_BYTES + buffers->simple + buffers->ll + buffers->ll128);
+    uint64_t all = 1;
+    while (all < channels)
+        all *= 2;
+    return tdm_size_mul(
+        all, tdm_size_add(CHANNEL_STEPS * STEP_BYTES, tdm_size_mul(peers, sent + received)));
 }
 
 enum tdm_status tdm_machine_join(const struct tdm_joined *joined, struct tdm_machine **machine,
                                  struct tdm_error *err)
 {
     const struct tdm_machine *alone = *machine;
-    const uint64_t bytes = tdm_nccl_bytes(alone, joined->channels);
+    const bool over_network = joined->ranks_per_node < joined->ranks;
     struct tdm_machine *built;
-    if (alone->joined_channels != 0 || (joined->channels == 0 && !joined->over_network))
+    if (alone->joined_channels != 0 || (joined->channels == 0 && !over_network))
         return TDM_OK;
-    if (joined->channels != 0 && bytes == 0) {
-        tdm_fail(err, TDM_INPUT, "%s: \"nccl_bytes\" does not say what NCCL takes with %u channels",
-                 alone->name, joined->channels);
+    if (joined->channels != 0 && alone->nccl_base_bytes == 0) {
+        tdm_fail(err, TDM_INPUT, "%s: there is no \"nccl_base_bytes\", which says what NCCL takes",
+                 alone->name);
         return tdm_hint(err, "measure it, and add it to the machine's description, or plan for "
                              "ranks that read each other's memory (--transport shared)");
     }
     json_t *description = json_deep_copy(alone->description);
     if (joined->channels != 0) {
-        const uint64_t all = tdm_size_add(bytes, joined->staging_bytes);
+        const uint64_t peers = joined->ranks_per_node - 1 + (over_network ? 1 : 0);
+        const uint64_t channels =
+            tdm_nccl_channel_bytes(&tdm_nccl_buffers, joined->channels, peers);
+        const uint64_t all =
+            tdm_size_add(tdm_size_add(alone->nccl_base_bytes, channels), joined->staging_bytes);
         const uint64_t runtime =
             tdm_size_add(alone->topology.places[TDM_DEVICE].runtime_bytes, all);
         tdm_json_set(&description, "runtime_device_bytes", json_integer((json_int_t)runtime));
@@ -78,7 +81,7 @@ enum tdm_status tdm_machine_join(const struct tdm_joined *joined, struct tdm_mac
                      json_pack("{s:I, s:I}", "channels", (json_int_t)joined->channels, "bytes",
                                (json_int_t)all));
     }
-    if (joined->over_network && alone->network_rate > 0) {
+    if (over_network && alone->network_rate > 0) {
         const double node = alone->topology.links[TDM_LINK_PEER].bytes_per_second;
         tdm_json_set(&description, "node_bytes_per_second", json_real(node));
         tdm_json_set(&description, "peer_bytes_per_second", json_real(alone->network_rate));

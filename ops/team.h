@@ -99,8 +99,16 @@ extern const struct tdm_op_type tdm_hop_sum_type;
  * packs its queries before they go around. */
 #define TDM_RANKS_KINDS (TDM_TEAM_KINDS | TDM_KIND(TDM_OP_MERGE) | TDM_KIND(TDM_OP_PACK_QUERIES))
 
-/* Where ranks do not read each other's memory, shares of a sum arrive in pieces of at most so many
- * bytes in staging memory, one from each other rank. A multiple of the bytes of every dtype. */
-#define TDM_TEAM_WINDOW_BYTES (UINT64_C(1) << 25)
+/* Where ranks do not read each other's memory, shares of a sum arrive in pieces in staging memory,
+ * one from each other rank. All pieces together have so many bytes, but each at least a few. */
+#define TDM_TEAM_STAGING_BYTES (UINT64_C(1) << 24)
+#define TDM_TEAM_LEAST_WINDOW_BYTES (UINT64_C(1) << 16)
+
+/* The most bytes of such a piece; a multiple of the bytes of every dtype. ranks >= 2. */
+static inline uint64_t tdm_team_window_bytes(uint32_t ranks)
+{
+    const uint64_t share = TDM_TEAM_STAGING_BYTES / (ranks - 1) / 512 * 512;
+    return share > TDM_TEAM_LEAST_WINDOW_BYTES ? share : TDM_TEAM_LEAST_WINDOW_BYTES;
+}
 
 #endif

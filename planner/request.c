@@ -120,13 +120,16 @@ static enum tdm_status join(const struct tdm_request *request, struct tdm_machin
 {
     const uint32_t ranks = request->ranks == 0 ? 1 : request->ranks;
     const bool nodes = request->ranks_per_node > 0 && request->ranks_per_node < ranks;
-    const bool nccl = request->joined == TDM_JOINED_NCCL ||
-                      (request->joined == TDM_JOINED_AS_FITS && nodes && (*machine)->nccl_rows > 0);
-    const struct tdm_joined joined = {.channels = !nccl || ranks == 1      ? 0
-                                                  : request->channels == 0 ? TDM_NCCL_CHANNELS
-                                                                           : request->channels,
-                                      .staging_bytes = (ranks - 1) * TDM_TEAM_WINDOW_BYTES,
-                                      .over_network = nodes};
+    const bool nccl =
+        request->joined == TDM_JOINED_NCCL ||
+        (request->joined == TDM_JOINED_AS_FITS && nodes && (*machine)->nccl_base_bytes > 0);
+    const struct tdm_joined joined = {
+        .channels = !nccl || ranks == 1      ? 0
+                    : request->channels == 0 ? TDM_NCCL_CHANNELS
+                                             : request->channels,
+        .ranks = ranks,
+        .ranks_per_node = nodes ? request->ranks_per_node : ranks,
+        .staging_bytes = ranks == 1 ? 0 : (ranks - 1) * tdm_team_window_bytes(ranks)};
     return tdm_machine_join(&joined, machine, err);
 }
 

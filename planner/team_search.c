@@ -436,6 +436,9 @@ static uint64_t longest_chunk(const struct tdm_request *request)
         tokens /= 2;
     while (tokens > SHORTEST_CHUNK && tdm_size_mul(tokens, request->ranks) > request->context)
         tokens /= 2;
+    /* a tiny context: shorter chunks are slow, but no rank may be without one of a sequence */
+    while (tokens > 1 && tdm_size_ceil_div(request->context, tokens) < request->ranks)
+        tokens /= 2;
     return tokens;
 }
 

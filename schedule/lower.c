@@ -490,6 +490,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
                              .model = program->schedule->model,
                              .layout = program->layout,
                              .layers_alike = tdm_model_layers_alike(program->schedule->model),
+                             .rank_chunks = tdm_rank_chunks(program, 0, program->chunk_count),
                              .sink = sink,
                              .self = self,
                              .err = err,

@@ -54,7 +54,8 @@ struct tdm_lowering {
     const struct tdm_schedule *schedule;
     const struct tdm_model *model;
     const struct tdm_layout *layout;
-    bool layers_alike; /* their parts are at the same offsets in a slot */
+    bool layers_alike;    /* their parts are at the same offsets in a slot */
+    uint32_t rank_chunks; /* the most that a rank has of the step */
     tdm_sink sink;
     void *self;
     struct tdm_error *err;

@@ -246,7 +246,7 @@ static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
 void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_state_ring *ring = &l->states;
-    uint64_t bodies = tdm_rank_chunks(l->program, 0, l->program->chunk_count);
+    uint64_t bodies = l->rank_chunks;
     if (body->phase != TDM_BACKWARD || tdm_updates_at_end(l->schedule))
         return;
     if (l->schedule->order == TDM_CHUNK_MAJOR)

@@ -49,15 +49,19 @@ static uint32_t made_end(const struct tdm_lowering *l, const struct tdm_body *bo
 
 uint32_t tdm_low_attention_end(const struct tdm_lowering *l, const struct tdm_body *body)
 {
-    uint32_t end = tdm_round_end(l->program, body->chunk);
+    uint32_t low = tdm_round_first(l->program, body->chunk);
+    uint32_t high = tdm_round_end(l->program, body->chunk);
     struct tdm_body other = *body;
-    for (other.chunk = tdm_round_first(l->program, body->chunk); other.chunk < end; other.chunk++) {
+    while (low < high) { /* what is stored for a chunk, is for all later ones */
         uint64_t made;
+        other.chunk = low + (high - low) / 2;
         tdm_low_reads_of_body(l, &other, &made);
-        if ((made & TDM_BIT(TDM_ATTENTION_OUT)) == 0)
-            break;
+        if ((made & TDM_BIT(TDM_ATTENTION_OUT)) != 0)
+            low = other.chunk + 1;
+        else
+            high = other.chunk;
     }
-    return other.chunk;
+    return low;
 }
 
 /* Chunks of a round: those of the rank's set, and the others before and after them. */

@@ -35,11 +35,13 @@ static enum tdm_status check_ranks(const struct tdm_program *program, struct tdm
     for (uint32_t rank = 0; rank < program->ranks; rank++)
         if (!has[rank]) {
             const bool one = program->chunk_count == 1;
-            tdm_fail(err, TDM_INPUT, "%u chunk%s of %llu tokens leave%s rank %u of %u without work",
-                     program->chunk_count, one ? "" : "s",
-                     (unsigned long long)program->schedule->chunk_tokens, one ? "s" : "", rank,
-                     program->ranks);
-            return tdm_hint(err, "use smaller chunks (--set chunk=N) or fewer ranks (--ranks)");
+            const uint64_t tokens = program->schedule->chunk_tokens;
+            tdm_fail(err, TDM_INPUT,
+                     "%u chunk%s of %llu token%s leave%s rank %u of %u without work",
+                     program->chunk_count, one ? "" : "s", (unsigned long long)tokens,
+                     tokens == 1 ? "" : "s", one ? "s" : "", rank, program->ranks);
+            return tdm_hint(err, "use %s or fewer ranks (--ranks)",
+                            tokens == 1 ? "a longer --context" : "smaller chunks (--set chunk=N)");
         }
     return TDM_OK;
 }

@@ -35,6 +35,8 @@ struct tdm_chunk {
     uint32_t round;    /* round of the step in which that rank does */
     uint32_t slot;     /* which of the rank's chunks it is, and */
     uint32_t set_slot; /* of those of the ranks that divide heads with it */
+    uint32_t next;     /* the rank's next chunk; the number of chunks if there is none */
+    uint32_t round_first, round_end; /* the chunks of its round */
 };
 
 enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };

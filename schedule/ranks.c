@@ -56,7 +56,7 @@ static uint32_t rank_of(enum tdm_deal deal, const struct round *round, uint32_t 
 void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, enum tdm_deal deal,
                     const uint64_t *costs)
 {
-    uint32_t next_slot[TDM_MAX_RANKS] = {0};
+    uint32_t next_slot[TDM_MAX_RANKS] = {0}, next_chunk[TDM_MAX_RANKS];
     uint64_t loads[TDM_MAX_RANKS] = {0};
     struct round round = {.chunks = chunks, .costs = costs};
     for (; round.first < count; round.first += round.count, round.number++) {
@@ -71,8 +71,16 @@ void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, en
             if (deal != TDM_DEAL_GREEDY)
                 chunk->rank = rank_of(deal, &round, ranks, i);
             chunk->round = round.number;
+            chunk->round_first = round.first;
+            chunk->round_end = round.first + round.count;
             chunk->slot = next_slot[chunk->rank]++;
         }
+    }
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        next_chunk[rank] = count;
+    for (uint32_t i = count; i-- > 0;) {
+        chunks[i].next = next_chunk[chunks[i].rank];
+        next_chunk[chunks[i].rank] = i;
     }
 }
 
@@ -98,23 +106,23 @@ bool tdm_ranks_pass_queries(const struct tdm_program *program)
 
 uint32_t tdm_round_first(const struct tdm_program *program, uint32_t chunk)
 {
-    while (chunk > 0 && program->chunks[chunk - 1].round == program->chunks[chunk].round)
-        chunk--;
-    return chunk;
+    return program->chunks[chunk].round_first;
 }
 
 uint32_t tdm_round_end(const struct tdm_program *program, uint32_t chunk)
 {
-    uint32_t round = program->chunks[chunk].round;
-    while (chunk < program->chunk_count && program->chunks[chunk].round == round)
-        chunk++;
-    return chunk;
+    return program->chunks[chunk].round_end;
 }
 
 uint32_t tdm_round_of(const struct tdm_program *program, uint32_t first, uint32_t rank)
 {
-    uint32_t round = program->chunks[first].round;
-    for (uint32_t i = first; i < program->chunk_count && program->chunks[i].round == round; i++)
+    const uint32_t end = program->chunks[first].round_end;
+    /* where it is in a full round that is dealt in turns: other ranks may be a thousand */
+    if (rank < end - first && program->chunks[first + rank].rank == rank)
+        return first + rank;
+    if (rank < end - first && program->chunks[end - 1 - rank].rank == rank)
+        return end - 1 - rank;
+    for (uint32_t i = first; i < end; i++)
         if (program->chunks[i].rank == rank)
             return i;
     return TDM_NONE;
@@ -125,9 +133,15 @@ uint32_t tdm_round_own(const struct tdm_program *program, uint32_t chunk)
     return tdm_round_of(program, tdm_round_first(program, chunk), program->rank);
 }
 
+/* How many ranks are a set. */
+static uint32_t set_ranks(const struct tdm_program *program)
+{
+    return program->ranks > 1 ? tdm_schedule_head_parts(program->schedule) : 1;
+}
+
 uint32_t tdm_rank_set(const struct tdm_program *program, uint32_t rank)
 {
-    return program->ranks > 1 ? rank / tdm_schedule_head_parts(program->schedule) : 0;
+    return program->ranks > 1 ? rank / set_ranks(program) : 0;
 }
 
 uint32_t tdm_rank_sets(const struct tdm_program *program)
@@ -144,11 +158,12 @@ uint32_t tdm_rank_like(const struct tdm_program *program, uint32_t set)
 struct tdm_set_chunks tdm_round_set(const struct tdm_program *program, uint32_t first, uint32_t end,
                                     uint32_t set)
 {
+    const uint32_t each = set_ranks(program);
     struct tdm_set_chunks chunks = {first, first};
-    while (chunks.first < end && tdm_rank_set(program, program->chunks[chunks.first].rank) != set)
+    while (chunks.first < end && program->chunks[chunks.first].rank / each != set)
         chunks.first++;
     for (chunks.end = chunks.first;
-         chunks.end < end && tdm_rank_set(program, program->chunks[chunks.end].rank) == set;)
+         chunks.end < end && program->chunks[chunks.end].rank / each == set;)
         chunks.end++;
     return chunks;
 }
@@ -203,9 +218,14 @@ uint32_t tdm_rank_chunks_least(const struct tdm_program *program)
 uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first)
 {
     const struct tdm_chunk *of = &program->chunks[chunk];
-    while (program->chunks[first].rank != of->rank)
-        first++;
-    return of->slot - program->chunks[first].slot;
+    const uint32_t begin = program->chunks[first].round_first;
+    uint32_t own = tdm_round_of(program, begin, of->rank);
+    if (own == TDM_NONE) /* it has none in this round */
+        for (own = first; program->chunks[own].rank != of->rank;)
+            own++;
+    else if (own < first)
+        own = program->chunks[own].next;
+    return of->slot - program->chunks[own].slot;
 }
 
 uint32_t tdm_rank_share(const struct tdm_program *program)
@@ -215,12 +235,12 @@ uint32_t tdm_rank_share(const struct tdm_program *program)
 
 uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
+    const uint32_t each = set_ranks(program);
+    const uint32_t last = tdm_attend_last(program, layer, chunk);
     bool has[TDM_MAX_RANKS] = {false};
     uint32_t shares = 0;
-    for (uint32_t i = chunk; i <= program->chunks[chunk].last_chunk && shares < program->ranks &&
-                             tdm_attend_first(program, layer, i) <= chunk;
-         i++) {
-        const uint32_t set = tdm_rank_set(program, program->chunks[i].rank);
+    for (uint32_t i = chunk; i <= last && shares * each < program->ranks; i++) {
+        const uint32_t set = program->chunks[i].rank / each;
         shares += !has[set];
         has[set] = true;
     }
@@ -229,9 +249,8 @@ uint32_t tdm_shares(const struct tdm_program *program, uint32_t layer, uint32_t 
 
 bool tdm_has_share(const struct tdm_program *program, uint32_t layer, uint32_t chunk, uint32_t set)
 {
-    for (uint32_t i = chunk;
-         i <= program->chunks[chunk].last_chunk && tdm_attend_first(program, layer, i) <= chunk;
-         i++)
+    const uint32_t last = tdm_attend_last(program, layer, chunk);
+    for (uint32_t i = chunk; i <= last; i++)
         if (tdm_rank_set(program, program->chunks[i].rank) == set)
             return true;
     return false;
@@ -246,8 +265,8 @@ static uint32_t next_of(const struct tdm_program *program, uint32_t rank, uint32
 
 static uint32_t next_of_set(const struct tdm_program *program, uint32_t set, uint32_t chunk)
 {
-    while (chunk < program->chunk_count &&
-           tdm_rank_set(program, program->chunks[chunk].rank) != set)
+    const uint32_t each = set_ranks(program);
+    while (chunk < program->chunk_count && program->chunks[chunk].rank / each != set)
         chunk++;
     return chunk;
 }
@@ -264,7 +283,7 @@ uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk)
 
 uint32_t tdm_sum_before(const struct tdm_program *program, uint32_t chunk)
 {
-    return next_of(program, program->chunks[chunk].rank, chunk + 1);
+    return program->chunks[chunk].next;
 }
 
 uint32_t tdm_kv_sum_before(const struct tdm_program *program, uint32_t chunk)
@@ -279,9 +298,5 @@ bool tdm_sum_opens(const struct tdm_program *program, uint32_t chunk)
 
 bool tdm_sum_closes(const struct tdm_program *program, uint32_t chunk)
 {
-    const uint32_t rank = program->chunks[chunk].rank;
-    while (chunk-- > 0)
-        if (program->chunks[chunk].rank == rank)
-            return false;
-    return true;
+    return program->chunks[chunk].slot == 0;
 }

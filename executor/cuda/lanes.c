@@ -205,6 +205,19 @@ static enum tdm_status open_mark(struct tdm_cuda_mark *mark, struct tdm_error *e
                : status;
 }
 
+/* Team ops are many short kernels, for which other ranks wait. With the priority of the others each
+ * would begin only when all blocks of the kernels that compute are under way. */
+static enum tdm_status open_stream(struct tdm_cuda_lane *lane, bool urgent, struct tdm_error *err)
+{
+    int usual, highest;
+    enum tdm_status status = TDM_CUDA(cudaDeviceGetStreamPriorityRange(&usual, &highest), err);
+    return status == TDM_OK
+               ? TDM_CUDA(cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
+                                                       urgent ? highest : usual),
+                          err)
+               : status;
+}
+
 enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_error *err)
 {
     enum tdm_status status = open_mark(&executor->base, err);
@@ -214,7 +227,7 @@ enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_er
         lane->ends_ns = calloc(TDM_CUDA_ENDS, sizeof(*lane->ends_ns));
         if (lane->marks == NULL || lane->ends_ns == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the events of a lane");
-        status = TDM_CUDA(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), err);
+        status = open_stream(lane, i == TDM_LANE_PEER, err);
         for (uint32_t k = 0; k < TDM_CUDA_RING && status == TDM_OK; k++)
             status = open_mark(&lane->marks[k], err);
     }

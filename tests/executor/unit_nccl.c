@@ -204,8 +204,10 @@ static void load(const char *library, const char *version, char *out, size_t out
         char text[1024];
         int length =
             tdm_nccl_load(&nccl, &err) == TDM_OK
-                ? snprintf(text, sizeof(text), "version %d, multicast %s", nccl->version,
-                           getenv("NCCL_NVLS_ENABLE"))
+                ? snprintf(text, sizeof(text), "version %d, multicast %s, buffers %s %s %s, LL %s",
+                           nccl->version, getenv("NCCL_NVLS_ENABLE"), getenv("NCCL_BUFFSIZE"),
+                           getenv("NCCL_LL_BUFFSIZE"), getenv("NCCL_LL128_BUFFSIZE"),
+                           getenv("NCCL_P2P_LL_THRESHOLD"))
                 : snprintf(text, sizeof(text), "%.300s; hint: %.300s", err.message, err.hint);
         _exit(write(ends[1], text, (size_t)length) == length ? 0 : 1);
     }
@@ -222,8 +224,9 @@ static void versions(void **state)
     (void)state;
     const char *library = getenv("TIDEMARK_NCCL");
     char text[1024];
+    setenv("NCCL_BUFFSIZE", "8388608", 1); /* plans do not count a user's own */
     load(library, "22807", text, sizeof(text));
-    assert_string_equal(text, "version 22807, multicast 0");
+    assert_string_equal(text, "version 22807, multicast 0, buffers 1572864 122880 122880, LL 0");
     load(library, "21212", text, sizeof(text));
     assert_non_null(strstr(text, "version number 21212, not 21300 to 29999; hint: install NCCL"));
     load(library, "30000", text, sizeof(text));
@@ -235,13 +238,27 @@ static void versions(void **state)
     assert_non_null(strstr(text, "the NCCL that was found has no nccl"));
 }
 
+/* Staging memory is the same for few and many ranks, and a piece has whole elements. */
+static void staging_is_bounded(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 1024; ranks++) {
+        const uint64_t window = tdm_team_window_bytes(ranks);
+        assert_int_equal(window % 512, 0);
+        assert_true(window == TDM_TEAM_LEAST_WINDOW_BYTES ||
+                    ((ranks - 1) * window <= TDM_TEAM_STAGING_BYTES &&
+                     (ranks - 1) * (window + 512) > TDM_TEAM_STAGING_BYTES));
+    }
+    assert_int_equal(tdm_team_window_bytes(2), TDM_TEAM_STAGING_BYTES);
+    assert_int_equal(tdm_team_window_bytes(1024), TDM_TEAM_LEAST_WINDOW_BYTES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(versions), /* before this process has threads */
-        cmocka_unit_test(same_bits),
-        cmocka_unit_test(calls_fail),
-        cmocka_unit_test(a_rank_is_lost),
+        cmocka_unit_test(staging_is_bounded), cmocka_unit_test(same_bits),
+        cmocka_unit_test(calls_fail),         cmocka_unit_test(a_rank_is_lost),
     };
     const char *builddir = getenv("TDM_BUILDDIR");
     char path[4096];

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "machines/machine.h"
+#include "machines/nccl.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -505,6 +506,28 @@ static void test_local(void **state)
     remove(home);
 }
 
+/* What NCCL 2.28 took on two H200s by NCCL_MAX_CTAS, in MiB, with the buffers that it has by
+ * itself: for a communicator, a ring that joins both, and the first send and receive. */
+static void test_nccl_channels(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t channels;
+        uint64_t mib;
+    } measured[] = {{1, 452}, {4, 542}, {8, 662}, {16, 902}};
+    const struct tdm_nccl_buffers usual = {
+        .simple = 4u << 20, .ll = 512u << 10, .ll128 = 120u * 640 * 8 * 8};
+    for (size_t i = 0; i < sizeof(measured) / sizeof(measured[0]); i++) {
+        const uint32_t channels = measured[i].channels;
+        /* the ring is one more connection each way */
+        assert_int_equal(tdm_nccl_channel_bytes(&usual, channels, 2) + (UINT64_C(422) << 20),
+                         measured[i].mib << 20);
+    }
+    /* with our buffers, and other ranks; five channels become eight */
+    assert_int_equal(tdm_nccl_channel_bytes(&tdm_nccl_buffers, 8, 1), UINT64_C(80) << 20);
+    assert_int_equal(tdm_nccl_channel_bytes(&tdm_nccl_buffers, 5, 7), UINT64_C(272) << 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -518,6 +541,7 @@ int main(void)
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_described_tables),
         cmocka_unit_test(test_host_rates),
+        cmocka_unit_test(test_nccl_channels),
         cmocka_unit_test(test_fallback),
         cmocka_unit_test(test_unknown),
         cmocka_unit_test(test_other_names),

@@ -398,6 +398,50 @@ static void test_laps(void **state)
     }
 }
 
+/* The first chunk of [from, end) that a rank has; `none` if it has none. */
+static uint32_t find(const struct tdm_chunk *chunks, uint32_t from, uint32_t end, uint32_t rank,
+                     uint32_t none)
+{
+    for (; from < end; from++)
+        if (chunks[from].rank == rank)
+            return from;
+    return none;
+}
+
+/* What is looked up is what a search from the first chunk to the last finds, in every order. */
+static void test_lookups(void **state)
+{
+    (void)state;
+    static const enum tdm_deal deals[] = {TDM_DEAL_SNAKE, TDM_DEAL_STRIPES, TDM_DEAL_CONTIGUOUS,
+                                          TDM_DEAL_GREEDY};
+    static const uint64_t costs[CHUNKS_MOST] = {5, 1, 4, 4, 9, 2, 6, 3, 1, 1, 8};
+    struct tdm_chunk chunks[CHUNKS_MOST];
+    for (uint32_t of = 0; of < 4 * 8; of++) {
+        struct tdm_program program = {.ranks = 1 + of / 4, .chunks = chunks};
+        const uint32_t count = make_chunks((const uint32_t[]){9, 1, 16, 3, 0}, chunks);
+        program.chunk_count = count;
+        tdm_ranks_deal(chunks, count, program.ranks, deals[of % 4], costs);
+        for (uint32_t i = 0; i < count; i++) {
+            const uint32_t rank = chunks[i].rank;
+            uint32_t first = i, end = i;
+            while (first > 0 && chunks[first - 1].round == chunks[i].round)
+                first--;
+            while (end < count && chunks[end].round == chunks[i].round)
+                end++;
+            assert_int_equal(tdm_round_first(&program, i), first);
+            assert_int_equal(tdm_round_end(&program, i), end);
+            for (uint32_t other = 0; other < program.ranks; other++)
+                assert_int_equal(tdm_round_of(&program, first, other),
+                                 find(chunks, first, end, other, TDM_NONE));
+            assert_int_equal(tdm_sum_before(&program, i), find(chunks, i + 1, count, rank, count));
+            assert_int_equal(tdm_sum_closes(&program, i), find(chunks, 0, i, rank, i) == i);
+            for (uint32_t from = 0; from <= i; from++)
+                assert_int_equal(tdm_rank_slot(&program, i, from),
+                                 chunks[i].slot - chunks[find(chunks, from, count, rank, i)].slot);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -405,6 +449,7 @@ int main(void)
         cmocka_unit_test(test_balance),   cmocka_unit_test(test_deals),
         cmocka_unit_test(test_greedy),    cmocka_unit_test(test_walks),
         cmocka_unit_test(test_alike),     cmocka_unit_test(test_laps),
+        cmocka_unit_test(test_lookups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
