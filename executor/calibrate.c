@@ -151,11 +151,10 @@ static json_t *kept_shares_of(const struct tdm_machine *base)
     return rates;
 }
 
-/* What a machine's description says of other GPUs and of the server, which one card cannot
- * measure. */
-static const char *const kept_keys[] = {"server",        "peer_bytes_per_second",
-                                        "peer_seconds",  "network_bytes_per_second",
-                                        "gpus_per_node", "nccl_base_bytes"};
+/* What steps of one card do not tell: other GPUs, the server, and what its kernels fill. */
+static const char *const kept_keys[] = {
+    "server",        "peer_bytes_per_second", "peer_seconds",   "network_bytes_per_second",
+    "gpus_per_node", "nccl_base_bytes",       "multiprocessors"};
 
 static void keep_links(const struct tdm_machine *base, json_t **description)
 {

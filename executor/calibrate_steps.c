@@ -162,7 +162,8 @@ static enum tdm_status note_op(void *self, const struct tdm_item *item, struct t
     const struct session *s = self;
     if (item->kind != TDM_RUN)
         return TDM_OK;
-    return tdm_rate_fit_add(s->calibration->fit, item->op, s->seconds[item->op->number], err);
+    return tdm_rate_fit_add(s->calibration->fit, s->schedules[0]->machine, item->op,
+                            s->seconds[item->op->number], err);
 }
 
 /* Measures what it costs to time an op. The program is the one with the shortest ops. */

@@ -32,7 +32,7 @@ static enum tdm_status note_op(void *self, const struct tdm_item *item, struct t
     const struct correction *c = self;
     if (item->kind != TDM_RUN || item->op->number >= c->op_count)
         return TDM_OK;
-    return tdm_rate_fit_add(c->fit, item->op, c->seconds[item->op->number], err);
+    return tdm_rate_fit_add(c->fit, c->machine, item->op, c->seconds[item->op->number], err);
 }
 
 static enum tdm_status note_step(struct correction *c, const struct tdm_program *program,

@@ -18,6 +18,7 @@
  *   runtime_device_bytes   what driver and libraries take of device and host memory, outside the
  *   runtime_host_bytes     arenas (0 if absent)
  *   peak_flops_per_second  dense bf16 peak, the reference of MFU
+ *   multiprocessors        how many blocks of attention run at once; optional: always enough
  *   launch_seconds         shortest time of an operation
  *   copy_seconds           fixed time of a copy
  *   pinned_bytes_per_second  rate of allocating pinned host memory; optional
@@ -75,6 +76,7 @@ static const char *const keys[] = {
     "server",
     "runtime_device_bytes",
     "runtime_host_bytes",
+    "multiprocessors",
     "peak_flops_per_second",
     "launch_seconds",
     "copy_seconds",
@@ -228,6 +230,8 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->peer_seconds = tdm_json_number_or(&reader, "peer_seconds", 0, 1, built->launch_seconds);
     built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);
     built->node_rate = tdm_json_number_or(&reader, "node_bytes_per_second", 1, 1e21, 0);
+    built->multiprocessors =
+        (uint32_t)tdm_json_count_or(&reader, "multiprocessors", 1, GPUS_LIMIT, 0);
     built->gpus_per_node = tdm_json_count_or(&reader, "gpus_per_node", 1, GPUS_LIMIT, 0);
     tdm_nccl_read(&reader, built);
     tdm_rates_read(&reader, built->table);

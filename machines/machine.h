@@ -32,7 +32,8 @@ struct tdm_machine {
     double peer_seconds;    /* fixed time of a team op, beside its bytes */
     double network_rate;    /* bytes/s between two GPUs of different nodes, one way; 0: not known */
     double node_rate;       /* where peer_rate is the network's: that of a node; 0: it is not */
-    uint64_t gpus_per_node; /* GPUs connected by more than the network; 0: not known */
+    uint32_t multiprocessors; /* 0: not known */
+    uint64_t gpus_per_node;   /* GPUs connected by more than the network; 0: not known */
     uint64_t nccl_base_bytes; /* what NCCL takes beside its channels (nccl.h); 0: not known */
     uint32_t joined_channels; /* NCCL joins ranks with these, and is part of the runtime; 0: no */
     double launch_seconds;    /* shortest time of one op on the compute lane */

@@ -173,7 +173,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->bytes = 0;
     op->keys = 0;
     op->pairs = 0;
-    op->head_dim = 0;
+    op->head_dim = op->kv_heads = 0;
     op->in_node = op->gathers = op->by_lists = op->visits = false;
     op->fetched_bytes = op->sent_bytes = 0;
     op->fp32 = is_fp32(program, op);
@@ -185,6 +185,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     }
     if (type->sight == TDM_SIGHT_KEYS) {
         op->keys = keys_of(program, op);
+        op->kv_heads = program->params.pages.kv_heads;
         op->by_lists =
             tdm_page_rule_of(&program->params.pages, op->layer).selector.kind == TDM_SELECT_TOP_K;
         op->visits =
@@ -419,22 +420,71 @@ static enum tdm_rate described_rate(const struct tdm_machine *machine, const str
     return machine->table[rate].of == rate ? rate : bf16_rate(op);
 }
 
+/* FLOP/s or bytes/s of an op of the compute lane; `keys`: of attention, those that it sees. */
+static double rate_of(const struct tdm_machine *machine, const struct tdm_op *op, double keys)
+{
+    const enum tdm_rate kind = described_rate(machine, op);
+    enum tdm_rate share = tdm_rate_share(kind);
+    const struct tdm_rate_table *table = &machine->table[kind];
+    double rate = tdm_rate_at(table, op->keys > 0 ? keys : tdm_op_size(op, table->of));
+    if (share != TDM_RATES)
+        rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
+    share = attention_share(op);
+    if (share != TDM_RATES && !tdm_rate_is_fp32(kind)) /* kernels for fp32 are one for all kinds */
+        rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
+    return rate;
+}
+
+/* ---- few blocks ----
+ *
+ * A thread block of the backward of dense attention adds up dK and dV of BLOCK_KEYS keys of a KV
+ * head, over all queries of the chunk (executor/cuda/attention_grad_hopper.cu). With fewer blocks
+ * than multiprocessors the op takes as long as one block. Rates were measured with more KV heads,
+ * which take as long then: the rate is of more work than this op has. */
+
+#define BLOCK_KEYS 128.0
+
+/* KV heads of the models whose steps give rates (executor/calibrate.c). */
+#define MEASURED_KV_HEADS 4u
+#define MEASURED_NARROW_KV_HEADS 2u
+
+/* The least seconds of an op whose KV heads are fewer than those measured; 0 for other ops. The
+ * keys of the chunk itself are divided further, so a first chunk has blocks enough. */
+static double block_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    const uint32_t measured =
+        op->head_dim <= TDM_NARROW_HEAD_DIM ? MEASURED_NARROW_KV_HEADS : MEASURED_KV_HEADS;
+    const uint64_t before = op->keys > op->tokens ? op->keys - 1 - op->tokens : 0;
+    if (machine->multiprocessors == 0 || op->kind != TDM_OP_ATTENTION_GRAD || before == 0 ||
+        op->kv_heads >= measured || op->fp32 || op->visits || op->by_lists)
+        return 0;
+    if (op->pairs != op->tokens * before + op->tokens * (op->tokens + 1) / 2)
+        return 0; /* a window, or documents */
+    /* keys that a query sees, and with how many those measured have a block for each
+     * multiprocessor */
+    const double mean = (double)op->pairs / (double)op->tokens;
+    const double full = (double)machine->multiprocessors * BLOCK_KEYS / measured;
+    const double least = mean < full ? mean : full;
+    return tdm_op_work(op) * measured / op->kv_heads * least / mean /
+           rate_of(machine, op, (double)op->keys - (mean - least));
+}
+
+bool tdm_op_has_few_blocks(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    const double least = block_seconds(machine, op);
+    return least > 0 && least * rate_of(machine, op, (double)op->keys) > tdm_op_work(op);
+}
+
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op)
 {
     if (op->kind == TDM_OP_COPY && op->link != TDM_NO_LINK)
         return machine->copy_seconds + link_seconds(machine, op);
     if ((TDM_TEAM_KINDS & TDM_KIND(op->kind)) != 0)
         return team_seconds(machine, op);
-    const enum tdm_rate kind = described_rate(machine, op);
-    enum tdm_rate share = tdm_rate_share(kind);
-    const struct tdm_rate_table *table = &machine->table[kind];
-    double rate = tdm_rate_at(table, tdm_op_size(op, table->of));
-    if (share != TDM_RATES)
-        rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
-    share = attention_share(op);
-    if (share != TDM_RATES && !tdm_rate_is_fp32(kind)) /* kernels for fp32 are one for all kinds */
-        rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
-    double seconds = tdm_op_work(op) / rate;
+    double seconds = tdm_op_work(op) / rate_of(machine, op, (double)op->keys);
+    const double least = block_seconds(machine, op);
+    if (least > seconds)
+        seconds = least;
     /* products and attention: operands pass through memory at least once */
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
     if (op->flops > 0 && memory > seconds)

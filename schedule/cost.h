@@ -5,7 +5,7 @@
 
 #include "schedule/program_types.h"
 
-/* Sets op->flops and op->bytes, and for attention op->keys and op->head_dim. A product takes 2
+/* Sets op->flops and op->bytes, and for attention its keys, pairs and heads. A product takes 2
  * FLOPs per multiply-add. Attention is counted by visited (query, key) pairs (attend.h): the
  * forward takes 4 * head_dim * heads FLOPs per pair, the backward 10 * head_dim * heads
  * (FlashAttention counts five products). Bytes: every operand once, and twice if it is accumulated
@@ -33,6 +33,10 @@ double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate);
 /* Bytes that a copy or a team op moves over its link, whose rate depends on what else is under way
  * (tdm_link_rate()); 0 for others. */
 uint64_t tdm_op_link_bytes(const struct tdm_op *op);
+
+/* Does the backward of attention take longer than its rate says, because it has fewer blocks than
+ * the machine has multiprocessors, and the rate was measured with more? */
+bool tdm_op_has_few_blocks(const struct tdm_machine *machine, const struct tdm_op *op);
 
 /* Predicted seconds of one op on a machine, while no other link is busy. More work never takes less
  * time. */

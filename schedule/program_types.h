@@ -108,6 +108,7 @@ struct tdm_op {
     /* attention, select: (query, key) pairs; with lists, as many as the lists have space for */
     uint64_t pairs;
     uint32_t head_dim; /* attention; 0 in other ops */
+    uint32_t kv_heads; /* attention over keys: those that the rank has; 0 in other ops */
     bool fp32;         /* product, attention, LM head: of fp32 values, by other kernels than bf16 */
     bool in_node;      /* team op: between ranks of one node alone, of several nodes */
     bool by_lists;     /* attention: over top-k lists */

@@ -222,7 +222,9 @@ static enum tdm_status check_keys(const struct tdm_cost_check *check, const stru
         all = op->tokens == 0 ? 0 : pairs / op->tokens + op->tokens / 2 + 1; /* as many pairs */
     if (sight->lists ? op->keys == 0 || op->keys > all : op->keys != all)
         return fail(op, "keys", op->keys, all, err);
-    return TDM_OK;
+    all = check->program->schedule->model->kv_heads /
+          tdm_schedule_head_parts(check->program->schedule);
+    return op->kv_heads != all ? fail(op, "KV heads", op->kv_heads, all, err) : TDM_OK;
 }
 
 /* ---- FLOPs ---- */
@@ -493,7 +495,7 @@ enum tdm_status tdm_cost_check_op(struct tdm_cost_check *check, const struct tdm
         status = fail(op, "pairs", op->pairs, 0, err);
     if (status == TDM_OK && attends)
         status = check_keys(check, op, err);
-    else if (status == TDM_OK && op->keys != 0)
+    else if (status == TDM_OK && (op->keys != 0 || op->kv_heads != 0))
         status = fail(op, "keys", op->keys, 0, err);
     if (status == TDM_OK)
         status = check_flops(check, op, err);

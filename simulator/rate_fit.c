@@ -65,12 +65,12 @@ static void add_sample(struct tdm_rate_fit *fit, const struct tdm_op *op, enum t
                                                  .bytes = op->flops > 0 ? (double)op->bytes : 0};
 }
 
-enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *op, double seconds,
-                                 struct tdm_error *err)
+enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_machine *machine,
+                                 const struct tdm_op *op, double seconds, struct tdm_error *err)
 {
     enum tdm_rate rate = tdm_op_rate(op), refined = tdm_op_refined_rate(op);
     if (op->lane != TDM_LANE_COMPUTE || !(tdm_op_work(op) > 0) || !(seconds > 0) || op->by_lists ||
-        op->visits)
+        op->visits || tdm_op_has_few_blocks(machine, op))
         return TDM_OK; /* what lists reach depends on their contents */
     if (fit->count + 2 > fit->capacity) {
         size_t capacity = 2 * fit->capacity + 1024;

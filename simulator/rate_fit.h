@@ -22,9 +22,10 @@ struct tdm_rate_fit;
 enum tdm_status tdm_rate_fit_new(struct tdm_rate_fit **fit, struct tdm_error *err);
 void tdm_rate_fit_free(struct tdm_rate_fit *fit);
 
-/* Adds an op that took `seconds`. Copies between places are ignored. TDM_NO_MEMORY. */
-enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *op, double seconds,
-                                 struct tdm_error *err);
+/* Adds an op that took `seconds` on a machine. Copies between places are ignored, and so are ops
+ * with too few blocks for their rate to tell. TDM_NO_MEMORY. */
+enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_machine *machine,
+                                 const struct tdm_op *op, double seconds, struct tdm_error *err);
 
 /* Sets the overhead of timing one op. It is subtracted from every op's seconds, at most half of
  * them. */

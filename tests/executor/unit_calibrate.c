@@ -26,9 +26,13 @@ static enum tdm_status some_card(struct tdm_card *card, struct tdm_error *err)
 static void a_card_keeps_its_links(void **state)
 {
     (void)state;
-    static const char *const kept[] = {"peer_bytes_per_second",    "peer_seconds",
-                                       "network_bytes_per_second", "gpus_per_node",
-                                       "nccl_base_bytes",          "server"};
+    static const char *const kept[] = {"peer_bytes_per_second",
+                                       "peer_seconds",
+                                       "network_bytes_per_second",
+                                       "gpus_per_node",
+                                       "nccl_base_bytes",
+                                       "multiprocessors",
+                                       "server"};
     const struct tdm_backend *cpu;
     struct tdm_machine *shipped;
     struct tdm_error err;

@@ -75,7 +75,7 @@ static enum tdm_status measure(void *self, const struct tdm_item *item, struct t
     double seconds = tdm_op_seconds(m->machine, item->op);
     if (m->ops++ % 17 == 4)
         seconds *= 3;
-    return tdm_rate_fit_add(m->fit, item->op, seconds + m->overhead, err);
+    return tdm_rate_fit_add(m->fit, m->machine, item->op, seconds + m->overhead, err);
 }
 
 static void note_program(struct measuring *m, uint64_t context, uint64_t chunk)
@@ -290,7 +290,7 @@ static enum tdm_status compare_lists(void *self, const struct tdm_item *item, st
     assert_true(fabs(share * with / without - 1) < 1e-9);
     ops->of_lists += item->op->by_lists;
     ops->others += !item->op->by_lists;
-    return tdm_rate_fit_add(ops->fit, item->op, with, err);
+    return tdm_rate_fit_add(ops->fit, ops->with, item->op, with, err);
 }
 
 static enum tdm_status compare_visits(void *self, const struct tdm_item *item,
@@ -315,6 +315,61 @@ static enum tdm_status compare_visits(void *self, const struct tdm_item *item,
     ops->of_lists += op->visits;
     ops->others += !op->visits;
     return TDM_OK;
+}
+
+struct block_ops {
+    const struct tdm_machine *with, *without; /* a number of multiprocessors */
+    double longest;                           /* seconds, of an op with fewer keys */
+    unsigned doubled, longer, others;
+};
+
+static enum tdm_status compare_blocks(void *self, const struct tdm_item *item,
+                                      struct tdm_error *err)
+{
+    struct block_ops *ops = self;
+    (void)err;
+    if (item->kind != TDM_RUN || item->op->kind != TDM_OP_ATTENTION_GRAD)
+        return TDM_OK;
+    struct tdm_op op = *item->op;
+    const double seconds = tdm_op_seconds(ops->with, &op);
+    const double all = tdm_op_seconds(ops->without, &op);
+    const double mean = (double)op.pairs / (double)op.tokens; /* keys */
+    assert_int_equal(op.kv_heads, 2);
+    assert_true(tdm_op_has_few_blocks(ops->with, &op) == (seconds > all));
+    assert_false(tdm_op_has_few_blocks(ops->without, &op));
+    assert_true(seconds >= all * (1 - 1e-12));
+    if (op.chunk == 0 || mean > 3 * 4224) {
+        assert_true(fabs(seconds / all - 1) < 1e-9);
+    } else if (mean <= 4224) { /* as long as with 4 KV heads */
+        assert_true(fabs(seconds / all - 2) < 1e-9);
+        ops->doubled++;
+    }
+    ops->longer += seconds > all * (1 + 1e-9);
+    ops->others += seconds <= all * (1 + 1e-9);
+    op.kv_heads = 4;
+    assert_true(fabs(tdm_op_seconds(ops->with, &op) / all - 1) < 1e-9);
+    /* chunks come in reverse: fewer keys never take longer */
+    assert_true(ops->longest <= 0 || seconds <= ops->longest * (1 + 1e-9));
+    ops->longest = op.chunk == 0 ? 0 : seconds;
+    return TDM_OK;
+}
+
+/* With half the KV heads that rates were measured with, and keys for fewer blocks than there are
+ * multiprocessors, the backward of attention is no faster. */
+static void test_few_blocks(void **state)
+{
+    (void)state;
+    struct tdm_machine *with = made_up(), *without = made_up();
+    struct block_ops ops = {.with = with, .without = without};
+    struct tdm_schedule *schedule;
+    with->multiprocessors = 132;
+    struct tdm_program *program = lower(32768, 2048, &schedule);
+    assert_int_equal(tdm_program_emit(program, compare_blocks, &ops, NULL), TDM_OK);
+    assert_true(ops.doubled > 0 && ops.longer > ops.doubled && ops.others > 0);
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
+    tdm_machine_free(with);
+    tdm_machine_free(without);
 }
 
 /* In rings of ranks attention between a chunk and another takes a share of the dense rate, another
@@ -367,7 +422,7 @@ static enum tdm_status compare_fp32(void *self, const struct tdm_item *item, str
                 tdm_op_seconds(ops->without, &as_bf16));
     ops->of_fp32 += item->op->fp32;
     ops->multiply += item->op->flops > 0;
-    return tdm_rate_fit_add(ops->fit, item->op, seconds, err);
+    return tdm_rate_fit_add(ops->fit, ops->with, item->op, seconds, err);
 }
 
 /* Products, attention and LM head of fp32 values have rates of their own, which are fitted to
@@ -474,9 +529,12 @@ static void test_nothing(void **state)
     struct tdm_rate_fit *fit;
     struct tdm_rate_table tables[TDM_RATES];
     bool known[TDM_RATES];
+    struct tdm_machine *machine = made_up();
     struct tdm_op op = {.kind = TDM_OP_COPY, .lane = TDM_LANE_H2D, .bytes = 10};
     assert_int_equal(tdm_rate_fit_new(&fit, NULL), TDM_OK);
-    assert_int_equal(tdm_rate_fit_add(fit, &op, 1, NULL), TDM_OK); /* no op of the compute lane */
+    /* no op of the compute lane */
+    assert_int_equal(tdm_rate_fit_add(fit, machine, &op, 1, NULL), TDM_OK);
+    tdm_machine_free(machine);
     tdm_rate_fit_tables(fit, false, tables, known);
     for (unsigned i = 0; i < TDM_RATES; i++)
         assert_false(known[i]);
@@ -497,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_head_share),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_visits),
+        cmocka_unit_test(test_few_blocks),
         cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

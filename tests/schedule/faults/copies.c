@@ -217,6 +217,16 @@ static bool keys_forged(struct trial *t)
     return false;
 }
 
+static bool kv_heads_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION)) {
+            op_at(t, i)->kv_heads++;
+            return true;
+        }
+    return false;
+}
+
 /* Fewer bytes than the chunk's own pages. */
 static bool gathering_forged(struct trial *t)
 {
@@ -408,6 +418,7 @@ const struct fault faults_of_copies[] = {
     {.name = "bytes forged", .plant = bytes_forged, .of_cost = true},
     {.name = "pairs forged", .plant = pairs_forged, .of_cost = true},
     {.name = "keys forged", .plant = keys_forged, .of_cost = true},
+    {.name = "KV heads forged", .plant = kv_heads_forged, .of_cost = true},
     {.name = "the bytes of a gathering forged", .plant = gathering_forged, .of_cost = true},
     {.name = "the bytes that a gathering sends forged", .plant = sending_forged, .of_cost = true},
     {.name = "K, V gathered before they are at home", .plant = gathered_too_early},
