@@ -31,6 +31,7 @@
 /* ---- nodes ---- */
 
 #define NODE_RANKS 8u
+#define HEAD_RANKS 4u /* in a row divide the heads, where rows exchange something else */
 #define FIRST_NODES 2u
 #define FIRST_CONTEXT "256K"
 #define MOST_RING_NODES 8u
@@ -53,6 +54,7 @@ static enum tdm_status print_nodes(struct tdm_schedule *schedule, uint32_t nodes
     struct tdm_error refusal;
     schedule->ranks = nodes * NODE_RANKS;
     schedule->exchange = exchange;
+    schedule->head_ranks = tdm_exchange_kind_has_rows(exchange) ? HEAD_RANKS : 0;
     if (tdm_schedule_check(schedule, "teams", &refusal) != TDM_OK)
         return TDM_OK;
     enum tdm_status status = tdm_program_lower(schedule, &program, err);

@@ -353,15 +353,15 @@ LEFT JOIN timing AS t ON t.run = s.run AND t.program = s.program AND t.step = s.
 GROUP BY s.run, s.program, s.step, o.rank, o.lane;
 
 -- Several ranks: in a team op each waits from when it is ready until the last one is, which is `awaited`.
+-- In windows: joins would go through all ops for each of the thousands of team ops of a ring.
 
 CREATE VIEW predicted_team_wait AS
-SELECT o.program, o.rank, o.number AS op_number, last.rank AS awaited,
-       last.ready_ns - o.predicted_start_ns AS wait_ns
-FROM (SELECT program, team_op, rank, max(predicted_start_ns) AS ready_ns
-      FROM op
-      WHERE team_op IS NOT NULL
-      GROUP BY program, team_op) AS last
-JOIN op AS o ON o.program = last.program AND o.team_op = last.team_op;
+SELECT program, rank, number AS op_number, first_value(rank) OVER last AS awaited,
+       max(predicted_start_ns) OVER last - predicted_start_ns AS wait_ns
+FROM op
+WHERE team_op IS NOT NULL
+WINDOW last AS (PARTITION BY program, team_op ORDER BY predicted_start_ns DESC, rank
+                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING);
 
 CREATE VIEW measured_team_op AS
 SELECT t.run, t.program, t.step, t.rank, o.number AS op_number, o.team_op, t.start_ns, t.end_ns
@@ -371,13 +371,11 @@ JOIN timing AS t ON t.run = s.run AND t.program = s.program AND t.step = s.step
                 AND t.rank = o.rank AND t.op_number = o.number;
 
 CREATE VIEW measured_team_wait AS
-SELECT t.run, t.program, t.step, t.rank, t.op_number, last.rank AS awaited,
-       last.ready_ns - t.start_ns AS wait_ns
-FROM (SELECT run, program, step, team_op, rank, max(start_ns) AS ready_ns
-      FROM measured_team_op
-      GROUP BY run, program, step, team_op) AS last
-JOIN measured_team_op AS t ON t.run = last.run AND t.program = last.program
-                          AND t.step = last.step AND t.team_op = last.team_op;
+SELECT run, program, step, rank, op_number, first_value(rank) OVER last AS awaited,
+       max(start_ns) OVER last - start_ns AS wait_ns
+FROM measured_team_op
+WINDOW last AS (PARTITION BY run, program, step, team_op ORDER BY start_ns DESC, rank
+                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING);
 
 -- What a rank does in a step: until its last op ends, on its compute lane without team ops, in team ops, waits
 -- included.

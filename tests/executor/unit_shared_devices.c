@@ -97,7 +97,8 @@ static const char *in_scratch(const char *name, char out[512])
     return out;
 }
 
-/* Writes a random schedule of RANKS ranks. */
+/* Writes a random schedule of RANKS ranks. It has thousands of team ops, which the trace's views of
+ * waits must not join with all ops. */
 static void write_schedule(const char *path)
 {
     const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN, .ranks = RANKS};

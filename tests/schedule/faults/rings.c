@@ -63,15 +63,15 @@ static bool hop_in_another_lap(struct trial *t)
     return i < t->r.count;
 }
 
-/* A second chunk of a set that adds to a sum on its way begins it again. */
-static bool set_begins_a_sum_again(struct trial *t)
+/* Attention that adds to a sum of dK and dV, at home or as a second chunk of its set on the sum's
+ * way, begins it again. */
+static bool sum_begun_again(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
         if (!of_ring(t) || !is_op(t, i, TDM_OP_ATTENTION_GRAD))
             continue;
         struct tdm_access *access = op_at(t, i)->access;
-        if (access[TDM_ATTENTION_GRAD_DKV_ADDED].buffer == TDM_NONE ||
-            access[TDM_ATTENTION_GRAD_DKV_ADDED].after.content != TDM_PASSING_DKV)
+        if (access[TDM_ATTENTION_GRAD_DKV_ADDED].buffer == TDM_NONE)
             continue;
         access[TDM_ATTENTION_GRAD_DKV_OPENED] = access[TDM_ATTENTION_GRAD_DKV_ADDED];
         access[TDM_ATTENTION_GRAD_DKV_OPENED].mode = TDM_WRITE;
@@ -219,7 +219,7 @@ const struct fault faults_of_rings[] = {
     {.name = "a hop of another chunk", .plant = hop_of_another_chunk, .of_team = true},
     {.name = "a hop of another distance", .plant = hop_of_another_distance, .of_team = true},
     {.name = "a hop in another lap", .plant = hop_in_another_lap, .of_team = true},
-    {.name = "a set that begins a sum again", .plant = set_begins_a_sum_again, .of_team = true},
+    {.name = "a sum that is begun again", .plant = sum_begun_again, .of_team = true},
     {.name = "a part of another chunk of the set",
      .plant = part_of_another_chunk_of_the_set,
      .of_team = true},
