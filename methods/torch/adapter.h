@@ -81,6 +81,10 @@ void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_se
                         struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS]);
 
 struct tdm_error;
+/* Refuses values of peft_type, lora_rank and oft_block_size that contradict each other, as peft
+ * does. Each is what the user set, or NULL. */
+enum tdm_status tdm_adapter_check_said(const char *type, const char *rank, const char *oft_block,
+                                       struct tdm_error *err);
 /* Refuses what is not modelled of an adapter, or what peft refuses. */
 enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct tdm_torch_settings *s,
                                   struct tdm_error *err);
@@ -88,5 +92,10 @@ enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct td
 /* Numbers that are trained, without modules_to_save: all if there is no adapter. */
 double tdm_torch_trained_parameters(const struct tdm_model *model,
                                     const struct tdm_torch_settings *s);
+
+/* FLOPs that the products of adapters add to a step of settings->tokens: of the forward, of `again`
+ * more of them by checkpoints, and of the backward. What is by elements is not counted. */
+double tdm_adapter_flops(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                         double again);
 
 #endif

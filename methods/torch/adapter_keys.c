@@ -35,8 +35,8 @@ static enum tdm_status read_factor(const struct tdm_method_key *key, const char 
     char *end;
     const long factor = strtol(value, &end, 10);
     if (end == value || *end != '\0' || factor == 0 || factor < -1 || factor > RANK_MOST)
-        return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is neither -1 nor a divisor",
-                        key->name, value);
+        return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\"; expected -1, or 1 to %u", key->name,
+                        value, RANK_MOST);
     settings->torch.adapter_sizes.kron_factor = factor < 0 ? 0 : (uint64_t)factor;
     return TDM_OK;
 }
@@ -84,7 +84,7 @@ const struct tdm_method_key tdm_keys_peft[] = {
     {"decompose_both", "no|yes", "no",
      "of LOKR: also the first matrix is a product, where it is large", tdm_key_read_switch,
      FIELD(torch.adapter_sizes.kron_both), .needs = {&needs_lokr}},
-    {"oft_block_size", "N", "32", "of OFT; 0: lora_rank is the number of blocks",
+    {"oft_block_size", "N", "32", "of OFT, without lora_rank; 0: lora_rank is the number of blocks",
      tdm_key_read_count, FIELD(torch.adapter_sizes.oft_block), .most = RANK_MOST,
      .needs = {&needs_oft}},
     {"block_share", "no|yes", "no", "of OFT: all blocks are one", tdm_key_read_switch,
@@ -99,6 +99,35 @@ const struct tdm_method_key tdm_keys_peft[] = {
      .needs = {&needs_p_tuning}},
     {.name = NULL},
 };
+
+static bool is_zero(const char *value)
+{
+    char *end;
+    return strtoull(value, &end, 10) == 0 && end != value && *end == '\0';
+}
+
+enum tdm_status tdm_adapter_check_said(const char *type, const char *rank, const char *oft_block,
+                                       struct tdm_error *err)
+{
+    const bool is_oft = type != NULL && strcasecmp(type, "OFT") == 0;
+    if (type == NULL || rank == NULL)
+        return TDM_OK;
+    if (is_zero(rank) && !is_oft) {
+        tdm_fail(err, TDM_USAGE, "--set lora_rank: 0 is no rank of %.64s", type);
+        return tdm_hint(err, "give a rank, or leave lora_rank out");
+    }
+    if (is_oft && !is_zero(rank) && (oft_block == NULL || !is_zero(oft_block))) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set lora_rank: OFT has either %.64s blocks or oft_block_size=%.64s, not both",
+                 rank, oft_block == NULL ? "32" : oft_block);
+        return tdm_hint(err, "leave lora_rank out, or add --set oft_block_size=0");
+    }
+    if (is_oft && is_zero(rank) && oft_block != NULL && is_zero(oft_block))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set oft_block_size: OFT needs a number of blocks (lora_rank) or their "
+                        "size, and both are 0");
+    return TDM_OK;
+}
 
 enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct tdm_torch_settings *s,
                                   struct tdm_error *err)

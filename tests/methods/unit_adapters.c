@@ -238,6 +238,13 @@ static void what_cannot_be_is_refused(void **state)
         {"fsdp", 2, {"optimizer=adamw-8bit"}, "not known of fully_shard"},
         {"ring", 2, {"lora_rank=8", "quantization=int8", "sharding=fsdp"}, "fully_shard"},
         {"zero3", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
+        {"parallel", 1, {"peft_type=LOHA", "lora_rank=0"}, "no rank of LOHA"},
+        {"parallel", 1, {"peft_type=lora", "lora_rank=0"}, "no rank of lora"},
+        {"parallel", 1, {"peft_type=OFT", "lora_rank=16"}, "oft_block_size=32, not both"},
+        {"parallel", 1, {"peft_type=OFT", "r=16", "oft_block_size=64"}, "=64, not both"},
+        {"parallel", 1, {"peft_type=OFT", "r=0", "oft_block_size=0"}, "both are 0"},
+        {"parallel", 1, {"peft_type=LOKR", "decompose_factor=65537"}, "expected -1, or 1 to"},
+        {"parallel", 1, {"peft_type=LOKR", "decompose_factor=0"}, "expected -1, or 1 to"},
     };
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
