@@ -203,7 +203,7 @@ static enum tdm_status try_tokens(const struct longest *l, uint64_t tokens, bool
     *p = (struct tdm_method_prediction){.work = 0};
     if (tdm_method_check(l->model, &at, NULL) != TDM_OK)
         return TDM_OK;
-    return whole ? tdm_method_try(l->model, l->machine, &at, l->margin, p, err)
+    return whole ? tdm_method_try(l->model, l->machine, &at, l->margin, 0, p, err)
                  : tdm_method_probe(l->model, l->machine, &at, l->margin, p, err);
 }
 
