@@ -28,7 +28,7 @@ void megatron_add_cast(struct tdm_megatron *t, struct tdm_eager_value *weight, b
         return;
     /* fp8_model_init: the parameter is made in bf16, then quantized. */
     struct megatron_cast *cast = &t->casts[weight->module - 1];
-    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight, BOTH);
+    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight, BOTH | TDM_TE_WEIGHT);
     tdm_value_set_data(t->m, weight, cast->tensor.data);
 }
 
@@ -55,14 +55,15 @@ void megatron_gather_cast(struct tdm_megatron *t, struct tdm_eager_value *weight
 static void cast_weight(struct tdm_megatron *t, struct tdm_eager_value *weight, bool columns)
 {
     struct megatron_cast *cast = &t->casts[weight->module - 1];
-    bool both_orders = tdm_te_both_orders(t->m);
+    bool both_orders = tdm_te_both_orders(t->m, t->set.float8);
     if (t->set.float8_weights ||
         (cast->tensor.data != NULL && (cast->tensor.transpose != NULL || !columns || both_orders)))
         return;
     enum tdm_method_category before = t->m->category;
     t->m->category = TDM_METHOD_WEIGHTS;
     tdm_te_drop(t->m, &cast->tensor);
-    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight, columns ? BOTH : TDM_TE_ROWS);
+    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight,
+                                   TDM_TE_WEIGHT | (columns ? BOTH : TDM_TE_ROWS));
     t->m->category = before;
 }
 
@@ -184,7 +185,8 @@ static void row_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     gradient = t->sequence_parallel ? gathered(t, grads[0], input->rows)
                                     : tdm_te_quantize(m, t->set.float8, grads[0], BOTH);
     if (original != NULL)
-        x = tdm_te_quantize(m, t->set.float8, original, BOTH);
+        x = tdm_te_quantize(m, t->set.float8, original,
+                            tdm_te_by_blocks(t->set.float8) ? TDM_TE_COLUMNS : BOTH);
     results[0] = tdm_value_new(m, input->rows, input->columns, BF16);
     megatron_product(t);
     if (tdm_node_needs(node, 1))
