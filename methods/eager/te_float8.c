@@ -23,8 +23,7 @@ bool tdm_te_both_orders(const struct tdm_eager *m, enum tdm_te_recipe recipe)
     return !tdm_te_by_blocks(recipe) && m->gpu.capability >= 100 && m->gpu.capability < 120;
 }
 
-#define BLOCK UINT64_C(128) /* of BLOCKWISE */
-#define TILE UINT64_C(128)  /* scales of MXFP8 are padded to tiles of 128 x 4 */
+#define TILE UINT64_C(128) /* scales of MXFP8 are padded to tiles of 128 x 4 */
 #define SCALE_ALIGN UINT64_C(4)
 
 /* Scales of a matrix of which `summed` numbers lie along the dimension that a product sums over. */
@@ -35,24 +34,24 @@ static struct tdm_eager_value *scales_of(struct tdm_eager *m, enum tdm_te_recipe
         return tdm_value_new(
             m, tdm_size_align(others, TILE),
             tdm_size_align(tdm_size_ceil_div(summed, TDM_TE_MXFP8_BLOCK), SCALE_ALIGN), 1);
-    const uint64_t blocks = tdm_size_ceil_div(summed, BLOCK);
-    return is_weight ? tdm_value_new(m, tdm_size_ceil_div(others, BLOCK),
+    const uint64_t blocks = tdm_size_ceil_div(summed, TDM_TE_BLOCK);
+    return is_weight ? tdm_value_new(m, tdm_size_ceil_div(others, TDM_TE_BLOCK),
                                      tdm_size_align(blocks, SCALE_ALIGN), FP32)
                      : tdm_value_new(m, blocks, tdm_size_align(others, SCALE_ALIGN), FP32);
 }
 
-static struct tdm_te_tensor quantize_blocks(struct tdm_eager *m, enum tdm_te_recipe recipe,
-                                            const struct tdm_eager_value *x, unsigned usage)
+struct tdm_te_tensor tdm_te_blocks(struct tdm_eager *m, enum tdm_te_recipe recipe, uint64_t rows,
+                                   uint64_t columns, unsigned usage)
 {
     const bool is_weight = (usage & TDM_TE_WEIGHT) != 0;
     struct tdm_te_tensor made = {.data = NULL};
     if ((usage & TDM_TE_ROWS) != 0) {
-        made.data = bytes_of(m, x);
-        made.scale = scales_of(m, recipe, x->rows, x->columns, is_weight);
+        made.data = tdm_value_new(m, rows, columns, FLOAT8);
+        made.scale = scales_of(m, recipe, rows, columns, is_weight);
     }
     if ((usage & TDM_TE_COLUMNS) != 0) {
-        made.transpose = bytes_of(m, x);
-        made.transpose_scale = scales_of(m, recipe, x->columns, x->rows, is_weight);
+        made.transpose = tdm_value_new(m, rows, columns, FLOAT8);
+        made.transpose_scale = scales_of(m, recipe, columns, rows, is_weight);
     }
     return made;
 }
@@ -63,7 +62,7 @@ struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe rec
     bool both_orders = tdm_te_both_orders(m, recipe);
     struct tdm_te_tensor made = {.data = NULL};
     if (tdm_te_by_blocks(recipe))
-        return quantize_blocks(m, recipe, x, usage);
+        return tdm_te_blocks(m, recipe, x->rows, x->columns, usage);
     if (recipe == TDM_TE_DELAYED)
         made.scale = tdm_value_new(m, 1, 1, FP32);
     if (both_orders || (usage & TDM_TE_ROWS) != 0)

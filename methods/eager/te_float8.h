@@ -21,6 +21,7 @@ enum tdm_te_recipe {
     TDM_TE_MXFP8,      /* MXFP8BlockScaling: a scale of 8 bits of 32 numbers */
 };
 
+#define TDM_TE_BLOCK 128u      /* of BLOCKWISE: must divide both dimensions of what is gathered */
 #define TDM_TE_MXFP8_BLOCK 32u /* must divide both dimensions */
 
 /* Are scales those of blocks? */
@@ -42,6 +43,9 @@ enum tdm_te_usage { TDM_TE_ROWS = 1, TDM_TE_COLUMNS = 2, TDM_TE_WEIGHT = 4 };
  * square. */
 struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe recipe,
                                      const struct tdm_eager_value *x, unsigned usage);
+/* make_empty: the same of a matrix, by blocks. */
+struct tdm_te_tensor tdm_te_blocks(struct tdm_eager *m, enum tdm_te_recipe recipe, uint64_t rows,
+                                   uint64_t columns, unsigned usage);
 /* update_usage: makes the transpose of data with one scale, if products need one. */
 void tdm_te_add_columns(struct tdm_eager *m, struct tdm_te_tensor *tensor);
 /* update_usage: frees the data, if its transpose is there. */

@@ -67,13 +67,41 @@ static void cast_weight(struct tdm_megatron *t, struct tdm_eager_value *weight, 
     t->m->category = before;
 }
 
+/* ---- what ranks gather ---- */
+
+/* Blockwise rows come with their scales out of order, and columns with their data: these are put in
+ * order by a copy, which lives until the gather is waited for (_all_gather_fp8_blockwise). *copy:
+ * that of columns, or NULL. The scales' is dropped at once. */
+static struct tdm_te_tensor gather_blocks(struct tdm_megatron *t, uint64_t rows, uint64_t columns,
+                                          unsigned usage, struct tdm_eager_value **copy)
+{
+    struct tdm_eager *m = t->m;
+    const bool in_order = t->set.float8 != TDM_TE_BLOCKWISE;
+    struct tdm_te_tensor all = tdm_te_blocks(m, t->set.float8, rows, columns, usage);
+    struct tdm_eager_value *scale =
+        in_order || all.scale == NULL ? NULL : tdm_value_like(m, all.scale);
+    *copy = in_order || all.transpose == NULL ? NULL : tdm_value_like(m, all.transpose);
+    tdm_drop(m, scale);
+    return all;
+}
+
+/* The normed input of all ranks by rows, for the product of a forward. */
+static struct tdm_te_tensor gather_rows(struct tdm_megatron *t, uint64_t columns)
+{
+    struct tdm_eager_value *copy;
+    if (tdm_te_by_blocks(t->set.float8))
+        return gather_blocks(t, t->rows, columns, TDM_TE_ROWS, &copy);
+    return (struct tdm_te_tensor){.data = tdm_value_new(t->m, t->rows, columns, FLOAT8)};
+}
+
 /* ---- a norm and its product ---- */
 
 enum { X, NORM, NORM_BIAS, WEIGHT, BIAS };
 enum { SAVED_X, SAVED_NORMED, SAVED_SCALE, SAVED_SIGMA, SAVED_MEAN, MOST_SAVED };
 
 /* The gradient is quantized for both products. The normed input of this rank is gathered by rows,
- * and its transpose made behind the product that gives dgrad. */
+ * and its transpose made behind the product that gives dgrad; by blocks it is gathered by columns.
+ */
 static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
                                  struct tdm_eager_value *const *grads,
                                  struct tdm_eager_value **results)
@@ -84,14 +112,18 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = SAVED_SIGMA; i < node->saved_count; i++)
         statistics[i - SAVED_SIGMA] = tdm_node_saved(m, node, i);
     struct tdm_te_tensor gradient = tdm_te_quantize(m, t->set.float8, grads[0], BOTH);
-    struct tdm_eager_value *dgrad, *scattered = NULL;
-    if (t->sequence_parallel)
+    struct tdm_eager_value *dgrad, *scattered = NULL, *copy = NULL;
+    const bool by_blocks = tdm_te_by_blocks(t->set.float8);
+    if (t->sequence_parallel && by_blocks)
+        whole = gather_blocks(t, grads[0]->rows, x->columns, TDM_TE_COLUMNS, &copy);
+    else if (t->sequence_parallel)
         whole.data = tdm_value_new(m, grads[0]->rows, x->columns, FLOAT8);
     dgrad = tdm_value_new(m, grads[0]->rows, x->columns, BF16);
-    if (t->sequence_parallel) {
+    if (t->sequence_parallel)
         scattered = tdm_value_like(m, x);
+    tdm_drop(m, copy);
+    if (t->sequence_parallel && !by_blocks)
         tdm_te_add_columns(m, &whole);
-    }
     if (tdm_node_needs(node, WEIGHT))
         results[WEIGHT] = tdm_value_new(m, node->facts[0], node->facts[1], BF16);
     if (tdm_node_needs(node, BIAS))
@@ -112,7 +144,8 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 /* The norm's kernel writes 8 bits itself if it knows the scale; else its output in bf16 is there
- * until it is quantized. Rows are kept where ranks gather them again, else columns. */
+ * until it is quantized. Rows are kept where ranks gather them again, else columns, as by blocks.
+ */
 struct tdm_eager_value *
 megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
                             struct tdm_eager_value *norm, struct tdm_eager_value *norm_bias,
@@ -123,9 +156,10 @@ megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
     struct tdm_eager_value *inputs[] = {x, norm, norm_bias, t->set.fused_gradients ? NULL : weight,
                                         bias};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 5);
-    bool by_columns = node != NULL && !t->sequence_parallel;
+    bool by_columns = node != NULL && (!t->sequence_parallel || tdm_te_by_blocks(t->set.float8));
     struct tdm_eager_value *mean = norm_bias != NULL ? tdm_value_new(m, x->rows, 1, FP32) : NULL;
-    struct tdm_eager_value *sigma = tdm_value_new(m, x->rows, 1, FP32), *whole = NULL, *wide = NULL;
+    struct tdm_eager_value *sigma = tdm_value_new(m, x->rows, 1, FP32), *wide = NULL;
+    struct tdm_te_tensor whole = {.data = NULL};
     struct tdm_te_tensor normed =
         tdm_te_quantize(m, t->set.float8, x, by_columns ? BOTH : TDM_TE_ROWS);
     if (t->set.float8 != TDM_TE_DELAYED)
@@ -133,11 +167,11 @@ megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
     tdm_drop(m, wide);
     uint64_t rows = t->sequence_parallel ? t->rows : x->rows;
     if (t->sequence_parallel)
-        whole = tdm_value_new(m, rows, x->columns, FLOAT8);
+        whole = gather_rows(t, x->columns);
     cast_weight(t, weight, node != NULL);
     struct tdm_eager_value *y = tdm_value_new(m, rows, weight->rows, BF16);
     megatron_product(t);
-    tdm_drop(m, whole);
+    tdm_te_drop(m, &whole);
     if (node != NULL) {
         node->facts[0] = weight->rows;
         node->facts[1] = weight->columns;
@@ -162,7 +196,16 @@ enum { ROW_ROWS, ROW_COLUMNS, ROW_KEEPS_INPUT };
 static struct tdm_te_tensor gathered(struct tdm_megatron *t, const struct tdm_eager_value *part,
                                      uint64_t rows)
 {
-    struct tdm_te_tensor own = tdm_te_quantize(t->m, t->set.float8, part, TDM_TE_ROWS);
+    const bool by_blocks = tdm_te_by_blocks(t->set.float8);
+    struct tdm_te_tensor own =
+        tdm_te_quantize(t->m, t->set.float8, part, by_blocks ? BOTH : TDM_TE_ROWS);
+    if (by_blocks) {
+        struct tdm_eager_value *copy;
+        struct tdm_te_tensor blocks = gather_blocks(t, rows, part->columns, BOTH, &copy);
+        tdm_drop(t->m, copy);
+        tdm_te_drop(t->m, &own);
+        return blocks;
+    }
     struct tdm_te_tensor all = {.data = tdm_value_new(t->m, rows, part->columns, FLOAT8),
                                 .transpose = tdm_value_new(t->m, rows, part->columns, FLOAT8),
                                 .scale = tdm_take(own.scale)};

@@ -374,22 +374,24 @@ static enum tdm_status check_float8(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "--set fp8_param_gather: needs the distributed optimizer");
         return tdm_hint(err, "--set use_distributed_optimizer=yes");
     }
-    const bool by_blocks = tdm_te_by_blocks(s->float8);
-    if (by_blocks && (s->float8_weights || (s->sequence_parallel && l->tensor > 1))) {
-        tdm_fail(err, TDM_USAGE, "--set fp8_recipe: scales of blocks with %s are not modelled",
-                 s->float8_weights ? "fp8_param_gather" : "sequence_parallel");
-        return tdm_hint(err, "--set fp8_recipe=tensorwise, or %s=no",
-                        s->float8_weights ? "fp8_param_gather" : "sequence_parallel");
+    if (s->float8_weights && tdm_te_by_blocks(s->float8)) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set fp8_recipe: scales of blocks with fp8_param_gather are not modelled");
+        return tdm_hint(err, "--set fp8_recipe=tensorwise, or fp8_param_gather=no");
     }
     uint64_t rows = settings->torch.batch * (settings->torch.tokens / l->context);
     uint64_t heads = model->query_heads / l->tensor, width = model->intermediate / l->tensor;
-    const uint64_t block = TDM_TE_MXFP8_BLOCK;
-    if (s->float8 == TDM_TE_MXFP8 && (rows % block != 0 || model->hidden % block != 0 ||
-                                      heads * model->head_dim % block != 0 || width % block != 0))
+    const bool gathers = s->sequence_parallel && l->tensor > 1;
+    /* MXFP8Quantizer::create_tensor; Float8BlockQuantizer.is_quantizable: of what is gathered */
+    const uint64_t block = s->float8 == TDM_TE_MXFP8                  ? TDM_TE_MXFP8_BLOCK
+                           : s->float8 == TDM_TE_BLOCKWISE && gathers ? TDM_TE_BLOCK
+                                                                      : 1;
+    if (rows % (gathers ? block * l->tensor : block) != 0 || model->hidden % block != 0 ||
+        heads * model->head_dim % block != 0 || width % block != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set fp8_recipe: mxfp8 needs tokens of a GPU and sizes of layers that %u "
-                        "divides",
-                        TDM_TE_MXFP8_BLOCK);
+                        "--set fp8_recipe: scales of blocks need tokens of a GPU and sizes of "
+                        "layers that %" PRIu64 " divides",
+                        block);
     if (rows % 8 != 0 || model->hidden % 16 != 0 || heads * model->head_dim % 16 != 0 ||
         width % 16 != 0)
         return tdm_fail(err, TDM_USAGE,
