@@ -276,13 +276,20 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
 }
 
 /* Learned positions are rows of a table, and a longer context would look up rows that are not
- * there. */
+ * there. A trained prompt has positions too. */
 static enum tdm_status check_positions(const struct tdm_model *model, uint64_t tokens,
-                                       struct tdm_error *err)
+                                       uint64_t prompt_tokens, struct tdm_error *err)
 {
     const uint64_t most = tdm_model_position_limit(model);
-    if (most == 0 || tokens <= most)
+    if (most == 0 || tokens + prompt_tokens <= most)
         return TDM_OK;
+    if (prompt_tokens > 0 && prompt_tokens < most && tokens <= most) {
+        tdm_fail(err, TDM_USAGE,
+                 "--context: %" PRIu64 " tokens and a prompt of %" PRIu64
+                 " are more than the %" PRIu64 " learned positions of %s",
+                 tokens, prompt_tokens, most, model->name);
+        return tdm_hint(err, "--context %" PRIu64, most - prompt_tokens);
+    }
     tdm_fail(err, TDM_USAGE,
              "--context: %" PRIu64 " tokens are more than the %" PRIu64 " learned positions of %s",
              tokens, most, model->name);
@@ -311,7 +318,8 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     if (mixer != NULL && method->system != &tdm_torch_system)
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled",
                         method->name, mixer, model->architecture);
-    enum tdm_status status = check_positions(model, settings->torch.tokens, err);
+    enum tdm_status status = check_positions(model, settings->torch.tokens,
+                                             tdm_adapter_prompt_tokens(&settings->torch), err);
     if (status == TDM_OK)
         status = tdm_torch_settle_base(model, settings, err);
     if (status == TDM_OK && wrapper->check != NULL)

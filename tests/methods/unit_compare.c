@@ -337,6 +337,13 @@ static void learned_positions_are_a_limit(void **state)
     assert_non_null(strstr(err.message, "1024 learned positions of gpt2"));
     settings.torch.tokens = 1024;
     must(tdm_method_check(c.model, &settings, &err), &err);
+    settings.torch.lora_rank = 1;
+    settings.torch.adapter = TDM_ADAPTER_PROMPT;
+    settings.torch.adapter_sizes.virtual_tokens = 20;
+    assert_int_equal(tdm_method_check(c.model, &settings, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "a prompt of 20"));
+    settings.torch.tokens = 1004;
+    must(tdm_method_check(c.model, &settings, &err), &err);
     tdm_methods_comparison_free(&c);
 }
 
