@@ -319,7 +319,9 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled",
                         method->name, mixer, model->architecture);
     enum tdm_status status = check_positions(model, settings->torch.tokens,
-                                             tdm_adapter_prompt_tokens(&settings->torch), err);
+                                             tdm_adapter_prompt_tokens(&settings->torch) +
+                                                 tdm_adapter_prefix_tokens(&settings->torch),
+                                             err);
     if (status == TDM_OK)
         status = tdm_torch_settle_base(model, settings, err);
     if (status == TDM_OK && wrapper->check != NULL)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of peft's adapters. Sources: peft 0.21, tuners/{lora,ia3,vera,loha,lokr,oft,boft}/layer.py,
- * update_layer and create_adapter_parameters; tuners/{prompt_tuning,p_tuning}/model.py. */
+ * update_layer and create_adapter_parameters;
+ * tuners/{prompt_tuning,p_tuning,prefix_tuning}/model.py. */
 #include "methods/torch/adapter.h"
 
 #include "methods/torch/model.h"
@@ -137,12 +138,35 @@ uint32_t tdm_adapter_targets(const struct tdm_torch_settings *s)
 bool tdm_adapter_is_prompt(const struct tdm_torch_settings *s)
 {
     return s->lora_rank > 0 &&
-           (s->adapter == TDM_ADAPTER_PROMPT || s->adapter == TDM_ADAPTER_P_TUNING);
+           (s->adapter == TDM_ADAPTER_PROMPT || s->adapter == TDM_ADAPTER_P_TUNING ||
+            s->adapter == TDM_ADAPTER_PREFIX);
 }
 
 uint64_t tdm_adapter_prompt_tokens(const struct tdm_torch_settings *s)
 {
-    return tdm_adapter_is_prompt(s) ? s->adapter_sizes.virtual_tokens : 0;
+    return tdm_adapter_is_prompt(s) && s->adapter != TDM_ADAPTER_PREFIX
+               ? s->adapter_sizes.virtual_tokens
+               : 0;
+}
+
+uint64_t tdm_adapter_prefix_tokens(const struct tdm_torch_settings *s)
+{
+    return s->lora_rank > 0 && s->adapter == TDM_ADAPTER_PREFIX ? s->adapter_sizes.virtual_tokens
+                                                                : 0;
+}
+
+/* tuners/prefix_tuning/model.py: a row has K and V of all layers, or two products make them. */
+static void prefix_shapes(const struct tdm_model *model, const struct tdm_adapter_sizes *sizes,
+                          struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS])
+{
+    const uint64_t width = tdm_model_kv_width(model), all = 2 * model->layers * width,
+                   inner = sizes->encoder_hidden > 0 ? sizes->encoder_hidden : width;
+    const struct tdm_adapter_matrix encoder[] = {
+        {inner, width}, {1, inner}, {all, inner}, {1, all}};
+    shapes[TDM_PROMPT_ROWS] =
+        (struct tdm_adapter_matrix){sizes->virtual_tokens, sizes->prefix_projection ? width : all};
+    for (unsigned i = 0; i < 4 && sizes->prefix_projection; i++)
+        shapes[TDM_PROMPT_ENCODER + i] = encoder[i];
 }
 
 void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_settings *s,
@@ -158,6 +182,8 @@ void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_se
         shapes[i] = i == TDM_PROMPT_ROWS                 ? rows
                     : s->adapter == TDM_ADAPTER_P_TUNING ? encoder[i - TDM_PROMPT_ENCODER]
                                                          : none;
+    if (s->adapter == TDM_ADAPTER_PREFIX)
+        prefix_shapes(model, sizes, shapes);
 }
 
 static double elements(struct tdm_adapter_matrix shape)

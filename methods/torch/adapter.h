@@ -34,6 +34,7 @@ enum tdm_adapter {
     TDM_ADAPTER_BOFT,
     TDM_ADAPTER_PROMPT,
     TDM_ADAPTER_P_TUNING,
+    TDM_ADAPTER_PREFIX,
     TDM_ADAPTERS
 };
 
@@ -45,7 +46,8 @@ struct tdm_adapter_sizes {
     bool oft_shared;      /* block_share */
     uint64_t boft_block;  /* boft_block_size */
     uint64_t virtual_tokens;
-    uint64_t encoder_hidden; /* encoder_hidden_size; 0: the hidden size */
+    uint64_t encoder_hidden; /* encoder_hidden_size; 0: the hidden size, of a prefix that of K */
+    bool prefix_projection;
 };
 
 struct tdm_torch_settings;
@@ -70,12 +72,16 @@ void tdm_adapter_shape(const struct tdm_torch_settings *s, enum tdm_projection p
 /* Projections with adapters, a bit each. */
 uint32_t tdm_adapter_targets(const struct tdm_torch_settings *s);
 
-/* Is a prompt trained, and no projection adapted? */
+/* Is a prompt or a prefix of K and V trained, and no projection adapted? */
 bool tdm_adapter_is_prompt(const struct tdm_torch_settings *s);
 /* Tokens of a sequence that are a trained prompt. */
 uint64_t tdm_adapter_prompt_tokens(const struct tdm_torch_settings *s);
 
-/* Of a trained prompt: its rows, and weights and biases of three products of p-tuning's encoder. */
+/* Tokens before a sequence of which K and V are trained, in every layer. */
+uint64_t tdm_adapter_prefix_tokens(const struct tdm_torch_settings *s);
+
+/* Of a trained prompt: its rows, and weights and biases of three products of p-tuning's encoder, or
+ * of two of a prefix's. */
 enum { TDM_PROMPT_ROWS, TDM_PROMPT_ENCODER, TDM_PROMPT_WEIGHTS = 7 };
 void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_settings *s,
                         struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS]);

@@ -25,9 +25,16 @@
 NEEDS_ADAPTER(lokr, adapter == TDM_ADAPTER_LOKR, "LOKR");
 NEEDS_ADAPTER(oft, adapter == TDM_ADAPTER_OFT, "OFT");
 NEEDS_ADAPTER(boft, adapter == TDM_ADAPTER_BOFT, "BOFT");
-NEEDS_ADAPTER(prompt, adapter == TDM_ADAPTER_PROMPT || adapter == TDM_ADAPTER_P_TUNING,
-              "PROMPT_TUNING or P_TUNING");
-NEEDS_ADAPTER(p_tuning, adapter == TDM_ADAPTER_P_TUNING, "P_TUNING");
+NEEDS_ADAPTER(prompt,
+              adapter == TDM_ADAPTER_PROMPT || adapter == TDM_ADAPTER_P_TUNING ||
+                  adapter == TDM_ADAPTER_PREFIX,
+              "PROMPT_TUNING, P_TUNING or PREFIX_TUNING");
+NEEDS_ADAPTER(encoder,
+              adapter == TDM_ADAPTER_P_TUNING ||
+                  (adapter == TDM_ADAPTER_PREFIX &&
+                   c->settings->torch.adapter_sizes.prefix_projection),
+              "P_TUNING, or PREFIX_TUNING with prefix_projection");
+NEEDS_ADAPTER(prefix, adapter == TDM_ADAPTER_PREFIX, "PREFIX_TUNING");
 
 static enum tdm_status read_factor(const struct tdm_method_key *key, const char *value,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
@@ -59,6 +66,7 @@ static enum tdm_status read_peft_type(const struct tdm_method_key *key, const ch
         [TDM_ADAPTER_BOFT] = {"BOFT", 1},
         [TDM_ADAPTER_PROMPT] = {"PROMPT_TUNING", 1},
         [TDM_ADAPTER_P_TUNING] = {"P_TUNING", 1},
+        [TDM_ADAPTER_PREFIX] = {"PREFIX_TUNING", 1},
     };
     for (unsigned i = 0; i < TDM_ADAPTERS; i++) {
         if (strcasecmp(value, known[i].name) != 0)
@@ -74,7 +82,8 @@ static enum tdm_status read_peft_type(const struct tdm_method_key *key, const ch
 }
 
 const struct tdm_method_key tdm_keys_peft[] = {
-    {"peft_type", "LORA|IA3|VERA|LN_TUNING|LOHA|LOKR|OFT|BOFT|PROMPT_TUNING|P_TUNING", "LORA",
+    {"peft_type", "LORA|IA3|VERA|LN_TUNING|LOHA|LOKR|OFT|BOFT|PROMPT_TUNING|P_TUNING|PREFIX_TUNING",
+     "LORA",
      "adapters by peft's names; those of VERA, LOHA and LOKR have a rank, lora_rank; IA3 is of k, v "
      "and down unless lora_targets names others",
      .read = read_peft_type, .needs = {&tdm_need_lora}},
@@ -91,14 +100,40 @@ const struct tdm_method_key tdm_keys_peft[] = {
      FIELD(torch.adapter_sizes.oft_shared), .needs = {&needs_oft}},
     {"boft_block_size", "N", "4", "of BOFT, with one butterfly factor", tdm_key_read_count,
      FIELD(torch.adapter_sizes.boft_block), .least = 1, .most = RANK_MOST, .needs = {&needs_boft}},
-    {"num_virtual_tokens", "N", "20", "of PROMPT_TUNING and P_TUNING, before each sequence",
-     tdm_key_read_count, FIELD(torch.adapter_sizes.virtual_tokens), .least = 1,
-     .most = VIRTUAL_TOKENS_MOST, .needs = {&needs_prompt}},
-    {"encoder_hidden_size", "N", "0", "of P_TUNING's encoder (MLP); 0: the model's hidden size",
+    {"num_virtual_tokens", "N", "20",
+     "of PROMPT_TUNING, P_TUNING and PREFIX_TUNING, before each sequence", tdm_key_read_count,
+     FIELD(torch.adapter_sizes.virtual_tokens), .least = 1, .most = VIRTUAL_TOKENS_MOST,
+     .needs = {&needs_prompt}},
+    {"encoder_hidden_size", "N", "0",
+     "of the encoder of P_TUNING (MLP) or of a prefix; 0: the model's hidden size, or the width of K",
      tdm_key_read_count, FIELD(torch.adapter_sizes.encoder_hidden), .most = ENCODER_MOST,
-     .needs = {&needs_p_tuning}},
+     .needs = {&needs_encoder}},
+    {"prefix_projection", "no|yes", "no",
+     "of PREFIX_TUNING: two products make K and V of all layers", tdm_key_read_switch,
+     FIELD(torch.adapter_sizes.prefix_projection), .needs = {&needs_prefix}},
     {.name = NULL},
 };
+
+/* What peft refuses of a prefix, and what is not modelled of caches. */
+static enum tdm_status check_prefix(const struct tdm_model *model,
+                                    const struct tdm_torch_settings *s, struct tdm_error *err)
+{
+    if (tdm_adapter_prefix_tokens(s) == 0)
+        return TDM_OK;
+    if (s->checkpointing != TDM_CHECKPOINTING_OFF) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set peft_type: peft refuses PREFIX_TUNING with checkpoints of layers");
+        return tdm_hint(err, "--set checkpointing=off");
+    }
+    const char *what = tdm_model_other_mixer(model) != NULL ? tdm_model_other_mixer(model)
+                       : model->latent.kv_rank > 0          ? "latent keys and values"
+                       : tdm_model_shortest_window(model, UINT64_MAX) > 0 ? "sliding windows"
+                       : s->compile != TDM_COMPILE_NO                     ? "torch.compile"
+                                                                          : NULL;
+    return what == NULL ? TDM_OK
+                        : tdm_fail(err, TDM_USAGE,
+                                   "--set peft_type: PREFIX_TUNING with %s is not modelled", what);
+}
 
 static bool is_zero(const char *value)
 {
@@ -143,6 +178,9 @@ enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct td
         return tdm_fail(err, TDM_USAGE,
                         "--set peft_type: prompts with a second model or rewards "
                         "are not modelled");
+    const enum tdm_status status = check_prefix(model, s, err);
+    if (status != TDM_OK)
+        return status;
     for (uint32_t i = 0; s->adapter == TDM_ADAPTER_BOFT && i < model->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_tensor *weight =
