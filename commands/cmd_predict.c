@@ -22,9 +22,10 @@
 #include <string.h>
 
 #define MOST_BATCH 65536u
-/* Work limit of a refusal, less than 0.1 s. The hint may use the rest of it, or
- * half of the work done before the hint if that is more. */
+/* Work limit of a refusal, about 0.1 s. The hint may use the rest of it, or half of the work done
+ * before the hint if that is more, up to a limit of its own. */
 #define REFUSAL_WORK 1000000u
+#define HINT_WORK 2000000u
 
 static bool draws(const struct tdm_predict_request *r)
 {
@@ -147,7 +148,8 @@ static void say_failure(const struct tdm_predict_answer *a, char *out, size_t ou
 static uint64_t hint_work(uint64_t spent)
 {
     uint64_t left = spent < REFUSAL_WORK ? REFUSAL_WORK - spent : 0;
-    return left > spent / 2 ? left : spent / 2;
+    const uint64_t half = spent / 2 < HINT_WORK ? spent / 2 : HINT_WORK;
+    return left > half ? left : half;
 }
 
 /* For a prediction that does not fit: prints what would make it fit and returns TDM_INFEASIBLE. */

@@ -82,7 +82,7 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
     settings.torch.tokens = context;
     enum tdm_status status = tdm_method_check(c->all->model, &settings, err);
     if (status == TDM_OK)
-        status = tdm_method_try(c->all->model, c->all->machine, &settings, c->request->margin,
+        status = tdm_method_try(c->all->model, c->all->machine, &settings, c->request->margin, 0,
                                 &prediction, err);
     if (status == TDM_OK)
         note_point(c, row, context, &prediction, point);

@@ -85,7 +85,7 @@ static enum tdm_status read_implementation(const struct tdm_from_reading *r, con
 static enum tdm_status read_float8(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
-    static const char *const known[] = {"delayed", "tensorwise", NULL};
+    static const char *const known[] = {"delayed", "tensorwise", "blockwise", "mxfp8", NULL};
     const json_t *recipe = argument(r, "--fp8-recipe");
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
@@ -94,7 +94,8 @@ static enum tdm_status read_float8(const struct tdm_from_reading *r, const char 
     for (const char *const *word = known; *word != NULL; word++)
         if (tdm_from_is(recipe, *word))
             return tdm_from_pair(r, "fp8_recipe", *word);
-    return tdm_from_bad(r, "fp8_recipe", recipe, "delayed and tensorwise are known");
+    return tdm_from_bad(r, "fp8_recipe", recipe,
+                        "delayed, tensorwise, blockwise and mxfp8 are known");
 }
 
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,

@@ -450,7 +450,8 @@ static enum tdm_status read_feedforward(const struct tdm_from_reading *r, const 
                : tdm_from_bad(r, path, value, "expected [\"down_proj\"]");
 }
 
-/* peft 0.21, tuners/{lora,ia3,vera,ln_tuning,loha,lokr,oft,boft,prompt_tuning,p_tuning}/config.py.
+/* peft 0.21,
+ * tuners/{lora,ia3,vera,ln_tuning,loha,lokr,oft,boft,prompt_tuning,p_tuning,prefix_tuning}/config.py.
  */
 static const struct tdm_from_rule adapter_rules[] = {
     {"r", READ(read_rank)},
@@ -469,9 +470,9 @@ static const struct tdm_from_rule adapter_rules[] = {
     {"save_projection", IGNORE NO_MEMORY},
     {"init_weights", IGNORE NO_MEMORY},
     {"alpha", IGNORE NO_MEMORY},
-    {"rank_dropout", REFUSE "dropout of LoRA's inputs is known"},
-    {"module_dropout", REFUSE "dropout of LoRA's inputs is known"},
-    {"boft_dropout", REFUSE "dropout of LoRA's inputs is known"},
+    {"rank_dropout", REFUSE "dropout of an adapter's inputs is known, of its rank is not"},
+    {"module_dropout", REFUSE "dropout of an adapter's inputs is known, of whole modules is not"},
+    {"boft_dropout", REFUSE "dropout of an adapter's inputs is known, of its blocks is not"},
     {"rank_dropout_scale", IGNORE NO_MEMORY},
     {"use_effective_conv2d", IGNORE "the model has no such layers"},
     {"decompose_both", ON "decompose_both=yes"},
@@ -494,7 +495,7 @@ static const struct tdm_from_rule adapter_rules[] = {
     {"encoder_hidden_size", SET "encoder_hidden_size"},
     {"encoder_num_layers", IGNORE "it is of LSTM"},
     {"encoder_dropout", IGNORE "it is of LSTM"},
-    {"prefix_projection", IGNORE "prefix tuning is not known"},
+    {"prefix_projection", ON "prefix_projection=yes"},
     {"prompt_tuning_init", IGNORE NO_MEMORY},
     {"prompt_tuning_init_text", IGNORE NO_MEMORY},
     {"tokenizer_name_or_path", IGNORE NO_MEMORY},

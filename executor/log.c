@@ -41,7 +41,7 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
 {
     struct stat info;
     if (directory[0] == '\0')
-        return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
+        return tdm_fail(err, TDM_USAGE, "--log: the name of a directory to write is empty");
     if (stat(directory, &info) != 0) {
         int reason = tdm_directory_reason(directory);
         return reason == 0 ? TDM_OK : tdm_file_failed(directory, reason, err);

@@ -32,9 +32,10 @@ double tdm_torch_forwards_again(const struct tdm_model *model, const struct tdm_
     return (double)(model->layers / s->checkpoint_every) / (double)model->layers;
 }
 
-static void compute(const struct tdm_model *model, const struct tdm_torch_settings *s,
+static void compute(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
+    const struct tdm_torch_settings *s = &settings->torch;
     double tokens = (double)s->tokens, batch = (double)s->batch;
     double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens * batch,
            attention = 0;
@@ -49,6 +50,8 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     /* The backward of a product takes two products of the same size; that of attention takes five
      * for the forward's two. Frozen weights have no gradient. */
     cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
+    if (settings->method->system == &tdm_torch_system)
+        cost->product_flops += tdm_adapter_flops(model, s, again);
     cost->attention_flops = attention * (3.5 + again);
 }
 
@@ -82,7 +85,7 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
         wrapper = &tdm_ddp_wrapper; /* DDP still reduces gradients */
     *cost =
         (struct tdm_method_cost){.host_bytes = tdm_torch_offloaded_bytes(model, &settings->torch)};
-    compute(model, &settings->torch, cost);
+    compute(model, settings, cost);
     if (wrapper->cost != NULL)
         wrapper->cost(model, settings, cost);
     if (context->divider == NULL)

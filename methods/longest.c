@@ -203,8 +203,16 @@ static enum tdm_status try_tokens(const struct longest *l, uint64_t tokens, bool
     *p = (struct tdm_method_prediction){.work = 0};
     if (tdm_method_check(l->model, &at, NULL) != TDM_OK)
         return TDM_OK;
-    return whole ? tdm_method_try(l->model, l->machine, &at, l->margin, p, err)
+    return whole ? tdm_method_try(l->model, l->machine, &at, l->margin, 0, p, err)
                  : tdm_method_probe(l->model, l->machine, &at, l->margin, p, err);
+}
+
+/* No longer context is tried. */
+static uint64_t most_tokens(const struct tdm_model *model, const struct tdm_known_context *fails)
+{
+    const uint64_t positions = tdm_model_position_limit(model);
+    const uint64_t most = fails->tokens > 0 ? fails->tokens - 1 : MOST_TOKENS;
+    return positions > 0 && positions < most ? positions : most;
 }
 
 static enum tdm_status find(struct longest *l, const struct tdm_known_context *fits,
@@ -215,10 +223,10 @@ static enum tdm_status find(struct longest *l, const struct tdm_known_context *f
             (double)l->machine->topology.places[TDM_DEVICE].capacity_bytes * (1 - l->margin),
         .host_bytes = (double)tdm_machine_far(l->machine)->capacity_bytes};
     struct search s = {.fits = fits->tokens / l->grain,
-                       .most = (fails->tokens > 0 ? fails->tokens - 1 : MOST_TOKENS) / l->grain,
+                       .most = most_tokens(l->model, fails) / l->grain,
                        .stride = 1,
                        .tries = MORE_TRIES};
-    s.fails = fails->tokens > 0 ? s.most + 1 : 0;
+    s.fails = fails->tokens > 0 ? (fails->tokens - 1) / l->grain + 1 : 0;
     s.line.allocated[1] = (double)fails->fixed_bytes;
     add_point(&s.line, fails->tokens, fails->used_bytes, fails->cached_bytes);
     add_point(&s.line, fits->tokens, fits->used_bytes, fits->cached_bytes);

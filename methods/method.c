@@ -249,6 +249,17 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
     return status;
 }
 
+/* What the user set of a key, or NULL. */
+static const char *said(const struct tdm_method *method, const struct tdm_method_choices *choices,
+                        const char *name)
+{
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++)
+        if (strcmp(key->name, name) == 0)
+            return choices->said[k];
+    return NULL;
+}
+
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err)
@@ -257,7 +268,32 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
     memset(choices, 0, sizeof(*choices));
     for (size_t i = 0; i < count && status == TDM_OK; i++)
         status = note_said(method, pairs[i], choices, err);
+    if (status == TDM_OK)
+        status = tdm_adapter_check_said(said(method, choices, "peft_type"),
+                                        said(method, choices, "lora_rank"),
+                                        said(method, choices, "oft_block_size"), err);
     return status == TDM_OK ? tdm_method_settle(method, choices, settings, err) : status;
+}
+
+/* Learned positions are rows of a table, and a longer context would look up rows that are not
+ * there. A trained prompt has positions too. */
+static enum tdm_status check_positions(const struct tdm_model *model, uint64_t tokens,
+                                       uint64_t prompt_tokens, struct tdm_error *err)
+{
+    const uint64_t most = tdm_model_position_limit(model);
+    if (most == 0 || tokens + prompt_tokens <= most)
+        return TDM_OK;
+    if (prompt_tokens > 0 && prompt_tokens < most && tokens <= most) {
+        tdm_fail(err, TDM_USAGE,
+                 "--context: %" PRIu64 " tokens and a prompt of %" PRIu64
+                 " are more than the %" PRIu64 " learned positions of %s",
+                 tokens, prompt_tokens, most, model->name);
+        return tdm_hint(err, "--context %" PRIu64, most - prompt_tokens);
+    }
+    tdm_fail(err, TDM_USAGE,
+             "--context: %" PRIu64 " tokens are more than the %" PRIu64 " learned positions of %s",
+             tokens, most, model->name);
+    return tdm_hint(err, "--context %" PRIu64 ", or a model whose positions are rotations", most);
 }
 
 enum tdm_status tdm_method_check(const struct tdm_model *model,
@@ -282,7 +318,12 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     if (mixer != NULL && method->system != &tdm_torch_system)
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled",
                         method->name, mixer, model->architecture);
-    enum tdm_status status = tdm_torch_settle_base(model, settings, err);
+    enum tdm_status status = check_positions(model, settings->torch.tokens,
+                                             tdm_adapter_prompt_tokens(&settings->torch) +
+                                                 tdm_adapter_prefix_tokens(&settings->torch),
+                                             err);
+    if (status == TDM_OK)
+        status = tdm_torch_settle_base(model, settings, err);
     if (status == TDM_OK && wrapper->check != NULL)
         status = wrapper->check(model, settings, err);
     if (status == TDM_OK && method->divider != NULL && method->divider->check != NULL)

@@ -293,13 +293,14 @@ static void take_limited(const struct asked *asked, const struct tdm_machine *ma
 
 static enum tdm_status try_limited(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, double margin,
-                                   bool whole, struct tdm_method_prediction *prediction,
-                                   struct tdm_error *err)
+                                   bool whole, uint64_t most_work,
+                                   struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     struct asked asked;
     struct tdm_torch_run out;
     struct tdm_method_prediction p = {.parameters_bytes = 0};
     ask(model, machine, settings, &asked);
+    asked.device.most_moments = most_work;
     p.runtime = asked.runtime;
     enum tdm_status status =
         run(&asked, less_runtime(less_margin(machine, margin), &p.runtime), &out, &p, err);
@@ -310,6 +311,7 @@ static enum tdm_status try_limited(const struct tdm_model *model, const struct t
         p.work += limited.work;
     } else if (status == TDM_OK) {
         take_limited(&asked, machine, &out, &p);
+        p.ended = most_work > 0 && failed(&out) && out.work >= most_work;
     }
     if (status == TDM_OK)
         *prediction = p;
@@ -318,16 +320,17 @@ static enum tdm_status try_limited(const struct tdm_model *model, const struct t
 
 enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
                                const struct tdm_method_settings *settings, double margin,
-                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+                               uint64_t most_work, struct tdm_method_prediction *prediction,
+                               struct tdm_error *err)
 {
-    return try_limited(model, machine, settings, margin, true, prediction, err);
+    return try_limited(model, machine, settings, margin, true, most_work, prediction, err);
 }
 
 enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm_machine *machine,
                                  const struct tdm_method_settings *settings, double margin,
                                  struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
-    return try_limited(model, machine, settings, margin, false, prediction, err);
+    return try_limited(model, machine, settings, margin, false, 0, prediction, err);
 }
 
 enum tdm_status tdm_method_try_after(const struct tdm_model *model,

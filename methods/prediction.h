@@ -57,7 +57,8 @@ struct tdm_method_prediction {
     uint64_t host_peak_bytes; /* of all of them together, over the steps that count, as far as they
                                  run */
     bool fits_host;
-    bool fits; /* device and host */
+    bool fits;  /* device and host */
+    bool ended; /* the steps took more than `most_work`: whether it fits is not known */
 };
 
 /* What kernels and libraries take on the machine's card. */
@@ -72,10 +73,12 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, struct tdm_error *err);
 
 /* The same, faster for settings that may not fit. If they do not fit the device, the steps end
- * where that became known, and `runs` and `failure` are not set. */
+ * where that became known, and `runs` and `failure` are not set. A run of the steps ends after
+ * `most_work` allocations and frees (0: no limit); `ended` is then set, and `fits` is not. */
 enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
                                const struct tdm_method_settings *settings, double margin,
-                               struct tdm_method_prediction *prediction, struct tdm_error *err);
+                               uint64_t most_work, struct tdm_method_prediction *prediction,
+                               struct tdm_error *err);
 
 /* The same, faster still where cached memory must be given back: what the steps take on the whole
  * device is not found out. Steps and peaks are those with the margin kept, and that all steps

@@ -15,6 +15,8 @@
 #define MOST_GPUS 64u    /* upper limit of what is suggested */
 #define TEXT_BYTES 1024u /* of a variant */
 #define LAYER_WORK 300u  /* fixed work of a prediction beside its run, for each layer */
+/* What a prediction may take where less is left: most take less. */
+#define TRY_WORK 500000u
 
 /* A variant that was predicted. Its text identifies it, except for the host's memory. */
 struct tried {
@@ -85,6 +87,13 @@ static void remember(struct search *s, const char text[TEXT_BYTES])
     tried->prediction = s->prediction;
 }
 
+/* What a prediction may take; 0: no limit. */
+static uint64_t try_work(const struct search *s)
+{
+    const uint64_t left = s->work < s->most_work ? s->most_work - s->work : 0;
+    return s->most_work == 0 || left > TRY_WORK ? left : TRY_WORK;
+}
+
 static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v, bool *fits,
                                    struct tdm_error *err)
 {
@@ -99,9 +108,12 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
     } else {
         if (!settle(s, v, &settings))
             return TDM_OK; /* these settings cannot be run */
-        enum tdm_status status = tdm_method_try(s->model, s->machine, &settings, s->margin, p, err);
+        enum tdm_status status =
+            tdm_method_try(s->model, s->machine, &settings, s->margin, try_work(s), p, err);
         if (status != TDM_OK)
             return status;
+        if (p->ended)
+            s->out->complete = false;
         s->work += p->work + (uint64_t)s->model->layers * LAYER_WORK;
         if (lasts)
             remember(s, text);

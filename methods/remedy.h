@@ -56,7 +56,7 @@ struct tdm_remedies {
  * trained come last. ¶ `settings`: tokens, batch and GPUs. `choices`: the keys that the user set.
  * `asked`: the prediction for them, after tdm_method_need(). `longest_tokens`: from
  * tdm_method_longest_below(). No further prediction starts once predictions have taken `most_work`
- * (0: no limit). */
+ * (0: no limit), and one that takes more than what is left, and much, is ended. */
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings,

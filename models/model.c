@@ -37,8 +37,8 @@ static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 }
 
 /* Writes the digest of everything that decides what is computed. It does not cover the name, nor
- * max_context, which limits nothing. Consecutive layers of the same kind are written once, with
- * their number. */
+ * max_context, which no schedule depends on. Consecutive layers of the same kind are written once,
+ * with their number. */
 static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
 {
     const struct tdm_rope *rope = &model->rope;

@@ -285,7 +285,8 @@ struct tdm_model {
     uint32_t kv_heads;
     uint32_t head_dim;
     uint32_t vocabulary;
-    uint64_t max_context; /* max_position_embeddings, the trained length; we do not limit it */
+    uint64_t max_context; /* max_position_embeddings, the trained length; see
+                             tdm_model_position_limit() */
     double norm_epsilon;
     double initializer_range;
     bool tied;
@@ -393,6 +394,10 @@ uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model);
 /* Words for a part of the model that Megatron-LM's methods alone know: latent keys and values, or
  * experts that all tokens share. NULL: it has neither. */
 const char *tdm_model_rare_part(const struct tdm_model *model);
+
+/* The longest context of learned positions, of which there is a row each. 0: positions are
+ * rotations or nothing, which have no limit. */
+uint64_t tdm_model_position_limit(const struct tdm_model *model);
 
 /* Words for what some layers have in place of attention, or beside it: gated DeltaNets, Mamba-2,
  * short convolutions. NULL: all have attention alone. */

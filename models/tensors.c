@@ -550,6 +550,11 @@ const char *tdm_model_rare_part(const struct tdm_model *model)
                : NULL;
 }
 
+uint64_t tdm_model_position_limit(const struct tdm_model *model)
+{
+    return (model->parts & TDM_PART_POSITIONS) != 0 ? model->max_context : 0;
+}
+
 const char *tdm_model_other_mixer(const struct tdm_model *model)
 {
     return model->delta.value_heads > 0 ? "gated DeltaNets"

@@ -400,6 +400,7 @@ struct memories {
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* result of the minimum limit that was good */
     uint64_t runtime_bytes;            /* of driver and libraries: no limit up to this is good */
+    bool found_quickly;                /* by a quick search */
 };
 
 /* Searches with a limit in whole MiB, which a user can type. `found` keeps a good result. */
@@ -416,8 +417,10 @@ static enum tdm_status try_memory(struct memories *m, uint64_t memory_bytes, boo
     if (status != TDM_OK)
         return status;
     tell(m->options, m->request.memory_bytes, *good);
-    if (*good)
+    if (*good) {
         keep(m->found, &next);
+        m->found_quickly = m->options->quick;
+    }
     drop(&next);
     return TDM_OK;
 }
@@ -463,12 +466,17 @@ static enum tdm_status settle(struct memories *m, struct tdm_error *err)
  * less and a search succeeds. */
 static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 {
+    const struct tdm_objective_options *options = m->options;
+    struct tdm_objective_options quickly = *options;
     struct tdm_objective_found probe = {0};
     uint64_t least;
     bool good;
+    quickly.quick = true;
+    m->options = &quickly; /* only what is used matters */
     enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
     if (status == TDM_OK && used_bytes(m->found) + MIB < probe.schedule->memory_bytes)
         status = try_memory(m, used_bytes(m->found), &good, err);
+    m->options = options;
     if (status == TDM_OK)
         status = tdm_candidates_least(probe.schedule, &probe.pins, TDM_DEVICE, &least, err);
     drop(&probe);
@@ -490,6 +498,22 @@ static enum tdm_status prove(struct memories *m, struct tdm_error *err)
     return status;
 }
 
+/* The fastest schedule, of which only what it uses matters: a quick search is enough, unless its
+ * result takes too long or nothing fits. */
+static enum tdm_status search_fastest(const struct tdm_request *request,
+                                      const struct tdm_objective_options *options,
+                                      struct tdm_objective_found *found, bool *good,
+                                      struct tdm_error *err)
+{
+    struct tdm_objective_options quickly = *options;
+    quickly.quick = true;
+    enum tdm_status status = try_search(request, &quickly, found, good, err);
+    if (status != TDM_OK || *good || options->quick)
+        return status;
+    drop(found);
+    return try_search(request, options, found, good, err);
+}
+
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
@@ -501,7 +525,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     bool good;
     quickly.quick = options->quick || team;
     *found = (struct tdm_objective_found){0};
-    enum tdm_status status = try_search(request, &quickly, &first, &good, err);
+    enum tdm_status status = search_fastest(request, &quickly, &first, &good, err);
     if (status != TDM_OK)
         return status;
     if (!good && first.search.simulation.step_seconds > 0) {
@@ -512,6 +536,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     }
     m.runtime_bytes = first.schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     keep(found, &first);
+    m.found_quickly = true;
     if (!good) /* the caller explains why */
         return no_fit(request, "no schedule fits", err);
     status = begin_low(&m, err);
@@ -519,6 +544,8 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         status = lessen(&m, err);
     if (status == TDM_OK)
         status = settle(&m, err);
+    if (status == TDM_OK && m.found_quickly && !quickly.quick) /* a full search may be faster */
+        status = try_memory(&m, found->schedule->memory_bytes, &good, err);
     if (status == TDM_OK && team && !options->quick)
         status = search_again(request, found, err);
     if (status == TDM_OK && !team)

@@ -221,7 +221,7 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     struct tdm_amounts *prices = &r->pricing.prices;
     const double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: a forward per GiB */
     const unsigned shares = r->is_warm ? 1 : 3;
-    const double step = r->is_warm ? 64 : 8;
+    const double step = r->is_warm || r->of_bytes ? 64 : 8;
     enum tdm_status status = TDM_OK;
     for (unsigned share = 0; share < shares; share++)
         for (double price = most; price > most * 1e-6 && status == TDM_OK; price /= step) {

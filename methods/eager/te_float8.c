@@ -2,6 +2,7 @@
 /* Tensors in 8 bits as Transformer Engine has them. */
 #include "methods/eager/te_float8.h"
 
+#include "base/size.h"
 #include "methods/eager/dtypes.h"
 #include "methods/eager/ops.h"
 
@@ -12,16 +13,56 @@ static struct tdm_eager_value *bytes_of(struct tdm_eager *m, const struct tdm_ea
     return tdm_value_new(m, x->rows, x->columns, FLOAT8);
 }
 
-bool tdm_te_both_orders(const struct tdm_eager *m)
+bool tdm_te_by_blocks(enum tdm_te_recipe recipe)
 {
-    return m->gpu.capability >= 100 && m->gpu.capability < 120;
+    return recipe == TDM_TE_BLOCKWISE || recipe == TDM_TE_MXFP8;
+}
+
+bool tdm_te_both_orders(const struct tdm_eager *m, enum tdm_te_recipe recipe)
+{
+    return !tdm_te_by_blocks(recipe) && m->gpu.capability >= 100 && m->gpu.capability < 120;
+}
+
+#define TILE UINT64_C(128) /* scales of MXFP8 are padded to tiles of 128 x 4 */
+#define SCALE_ALIGN UINT64_C(4)
+
+/* Scales of a matrix of which `summed` numbers lie along the dimension that a product sums over. */
+static struct tdm_eager_value *scales_of(struct tdm_eager *m, enum tdm_te_recipe recipe,
+                                         uint64_t others, uint64_t summed, bool is_weight)
+{
+    if (recipe == TDM_TE_MXFP8)
+        return tdm_value_new(
+            m, tdm_size_align(others, TILE),
+            tdm_size_align(tdm_size_ceil_div(summed, TDM_TE_MXFP8_BLOCK), SCALE_ALIGN), 1);
+    const uint64_t blocks = tdm_size_ceil_div(summed, TDM_TE_BLOCK);
+    return is_weight ? tdm_value_new(m, tdm_size_ceil_div(others, TDM_TE_BLOCK),
+                                     tdm_size_align(blocks, SCALE_ALIGN), FP32)
+                     : tdm_value_new(m, blocks, tdm_size_align(others, SCALE_ALIGN), FP32);
+}
+
+struct tdm_te_tensor tdm_te_blocks(struct tdm_eager *m, enum tdm_te_recipe recipe, uint64_t rows,
+                                   uint64_t columns, unsigned usage)
+{
+    const bool is_weight = (usage & TDM_TE_WEIGHT) != 0;
+    struct tdm_te_tensor made = {.data = NULL};
+    if ((usage & TDM_TE_ROWS) != 0) {
+        made.data = tdm_value_new(m, rows, columns, FLOAT8);
+        made.scale = scales_of(m, recipe, rows, columns, is_weight);
+    }
+    if ((usage & TDM_TE_COLUMNS) != 0) {
+        made.transpose = tdm_value_new(m, rows, columns, FLOAT8);
+        made.transpose_scale = scales_of(m, recipe, columns, rows, is_weight);
+    }
+    return made;
 }
 
 struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe recipe,
                                      const struct tdm_eager_value *x, unsigned usage)
 {
-    bool both_orders = tdm_te_both_orders(m);
+    bool both_orders = tdm_te_both_orders(m, recipe);
     struct tdm_te_tensor made = {.data = NULL};
+    if (tdm_te_by_blocks(recipe))
+        return tdm_te_blocks(m, recipe, x->rows, x->columns, usage);
     if (recipe == TDM_TE_DELAYED)
         made.scale = tdm_value_new(m, 1, 1, FP32);
     if (both_orders || (usage & TDM_TE_ROWS) != 0)
@@ -35,7 +76,7 @@ struct tdm_te_tensor tdm_te_quantize(struct tdm_eager *m, enum tdm_te_recipe rec
 
 void tdm_te_add_columns(struct tdm_eager *m, struct tdm_te_tensor *tensor)
 {
-    if (!tdm_te_both_orders(m) && tensor->transpose == NULL)
+    if (!tdm_te_both_orders(m, TDM_TE_TENSORWISE) && tensor->transpose == NULL)
         tensor->transpose = bytes_of(m, tensor->data);
 }
 
@@ -45,6 +86,10 @@ void tdm_te_drop_rows(struct tdm_eager *m, struct tdm_te_tensor *tensor)
         return;
     tdm_drop(m, tensor->data);
     tensor->data = NULL;
+    if (tensor->transpose_scale == NULL)
+        return;
+    tdm_drop(m, tensor->scale);
+    tensor->scale = NULL;
 }
 
 void tdm_te_clear(struct tdm_eager *m, struct tdm_te_tensor *tensor)
@@ -60,13 +105,14 @@ void tdm_te_drop(struct tdm_eager *m, struct tdm_te_tensor *tensor)
     tdm_drop(m, tensor->data);
     tdm_drop(m, tensor->transpose);
     tdm_drop(m, tensor->scale);
+    tdm_drop(m, tensor->transpose_scale);
     *tensor = (struct tdm_te_tensor){.data = NULL};
 }
 
 void tdm_te_save(struct tdm_eager *m, struct tdm_node *node, const struct tdm_te_tensor *tensor)
 {
     tdm_node_save(m, node, tensor->data != NULL ? tensor->data : tensor->transpose);
-    tdm_node_save(m, node, tensor->scale);
+    tdm_node_save(m, node, tensor->scale != NULL ? tensor->scale : tensor->transpose_scale);
 }
 
 struct tdm_te_tensor tdm_te_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t first)

@@ -28,7 +28,7 @@ void megatron_add_cast(struct tdm_megatron *t, struct tdm_eager_value *weight, b
         return;
     /* fp8_model_init: the parameter is made in bf16, then quantized. */
     struct megatron_cast *cast = &t->casts[weight->module - 1];
-    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight, BOTH);
+    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight, BOTH | TDM_TE_WEIGHT);
     tdm_value_set_data(t->m, weight, cast->tensor.data);
 }
 
@@ -55,15 +55,43 @@ void megatron_gather_cast(struct tdm_megatron *t, struct tdm_eager_value *weight
 static void cast_weight(struct tdm_megatron *t, struct tdm_eager_value *weight, bool columns)
 {
     struct megatron_cast *cast = &t->casts[weight->module - 1];
-    bool both_orders = tdm_te_both_orders(t->m);
+    bool both_orders = tdm_te_both_orders(t->m, t->set.float8);
     if (t->set.float8_weights ||
         (cast->tensor.data != NULL && (cast->tensor.transpose != NULL || !columns || both_orders)))
         return;
     enum tdm_method_category before = t->m->category;
     t->m->category = TDM_METHOD_WEIGHTS;
     tdm_te_drop(t->m, &cast->tensor);
-    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight, columns ? BOTH : TDM_TE_ROWS);
+    cast->tensor = tdm_te_quantize(t->m, t->set.float8, weight,
+                                   TDM_TE_WEIGHT | (columns ? BOTH : TDM_TE_ROWS));
     t->m->category = before;
+}
+
+/* ---- what ranks gather ---- */
+
+/* Blockwise rows come with their scales out of order, and columns with their data: these are put in
+ * order by a copy, which lives until the gather is waited for (_all_gather_fp8_blockwise). *copy:
+ * that of columns, or NULL. The scales' is dropped at once. */
+static struct tdm_te_tensor gather_blocks(struct tdm_megatron *t, uint64_t rows, uint64_t columns,
+                                          unsigned usage, struct tdm_eager_value **copy)
+{
+    struct tdm_eager *m = t->m;
+    const bool in_order = t->set.float8 != TDM_TE_BLOCKWISE;
+    struct tdm_te_tensor all = tdm_te_blocks(m, t->set.float8, rows, columns, usage);
+    struct tdm_eager_value *scale =
+        in_order || all.scale == NULL ? NULL : tdm_value_like(m, all.scale);
+    *copy = in_order || all.transpose == NULL ? NULL : tdm_value_like(m, all.transpose);
+    tdm_drop(m, scale);
+    return all;
+}
+
+/* The normed input of all ranks by rows, for the product of a forward. */
+static struct tdm_te_tensor gather_rows(struct tdm_megatron *t, uint64_t columns)
+{
+    struct tdm_eager_value *copy;
+    if (tdm_te_by_blocks(t->set.float8))
+        return gather_blocks(t, t->rows, columns, TDM_TE_ROWS, &copy);
+    return (struct tdm_te_tensor){.data = tdm_value_new(t->m, t->rows, columns, FLOAT8)};
 }
 
 /* ---- a norm and its product ---- */
@@ -72,7 +100,8 @@ enum { X, NORM, NORM_BIAS, WEIGHT, BIAS };
 enum { SAVED_X, SAVED_NORMED, SAVED_SCALE, SAVED_SIGMA, SAVED_MEAN, MOST_SAVED };
 
 /* The gradient is quantized for both products. The normed input of this rank is gathered by rows,
- * and its transpose made behind the product that gives dgrad. */
+ * and its transpose made behind the product that gives dgrad; by blocks it is gathered by columns.
+ */
 static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
                                  struct tdm_eager_value *const *grads,
                                  struct tdm_eager_value **results)
@@ -83,14 +112,18 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = SAVED_SIGMA; i < node->saved_count; i++)
         statistics[i - SAVED_SIGMA] = tdm_node_saved(m, node, i);
     struct tdm_te_tensor gradient = tdm_te_quantize(m, t->set.float8, grads[0], BOTH);
-    struct tdm_eager_value *dgrad, *scattered = NULL;
-    if (t->sequence_parallel)
+    struct tdm_eager_value *dgrad, *scattered = NULL, *copy = NULL;
+    const bool by_blocks = tdm_te_by_blocks(t->set.float8);
+    if (t->sequence_parallel && by_blocks)
+        whole = gather_blocks(t, grads[0]->rows, x->columns, TDM_TE_COLUMNS, &copy);
+    else if (t->sequence_parallel)
         whole.data = tdm_value_new(m, grads[0]->rows, x->columns, FLOAT8);
     dgrad = tdm_value_new(m, grads[0]->rows, x->columns, BF16);
-    if (t->sequence_parallel) {
+    if (t->sequence_parallel)
         scattered = tdm_value_like(m, x);
+    tdm_drop(m, copy);
+    if (t->sequence_parallel && !by_blocks)
         tdm_te_add_columns(m, &whole);
-    }
     if (tdm_node_needs(node, WEIGHT))
         results[WEIGHT] = tdm_value_new(m, node->facts[0], node->facts[1], BF16);
     if (tdm_node_needs(node, BIAS))
@@ -111,7 +144,8 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 /* The norm's kernel writes 8 bits itself if it knows the scale; else its output in bf16 is there
- * until it is quantized. Rows are kept where ranks gather them again, else columns. */
+ * until it is quantized. Rows are kept where ranks gather them again, else columns, as by blocks.
+ */
 struct tdm_eager_value *
 megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
                             struct tdm_eager_value *norm, struct tdm_eager_value *norm_bias,
@@ -122,9 +156,10 @@ megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
     struct tdm_eager_value *inputs[] = {x, norm, norm_bias, t->set.fused_gradients ? NULL : weight,
                                         bias};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 5);
-    bool by_columns = node != NULL && !t->sequence_parallel;
+    bool by_columns = node != NULL && (!t->sequence_parallel || tdm_te_by_blocks(t->set.float8));
     struct tdm_eager_value *mean = norm_bias != NULL ? tdm_value_new(m, x->rows, 1, FP32) : NULL;
-    struct tdm_eager_value *sigma = tdm_value_new(m, x->rows, 1, FP32), *whole = NULL, *wide = NULL;
+    struct tdm_eager_value *sigma = tdm_value_new(m, x->rows, 1, FP32), *wide = NULL;
+    struct tdm_te_tensor whole = {.data = NULL};
     struct tdm_te_tensor normed =
         tdm_te_quantize(m, t->set.float8, x, by_columns ? BOTH : TDM_TE_ROWS);
     if (t->set.float8 != TDM_TE_DELAYED)
@@ -132,11 +167,11 @@ megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
     tdm_drop(m, wide);
     uint64_t rows = t->sequence_parallel ? t->rows : x->rows;
     if (t->sequence_parallel)
-        whole = tdm_value_new(m, rows, x->columns, FLOAT8);
+        whole = gather_rows(t, x->columns);
     cast_weight(t, weight, node != NULL);
     struct tdm_eager_value *y = tdm_value_new(m, rows, weight->rows, BF16);
     megatron_product(t);
-    tdm_drop(m, whole);
+    tdm_te_drop(m, &whole);
     if (node != NULL) {
         node->facts[0] = weight->rows;
         node->facts[1] = weight->columns;
@@ -161,7 +196,16 @@ enum { ROW_ROWS, ROW_COLUMNS, ROW_KEEPS_INPUT };
 static struct tdm_te_tensor gathered(struct tdm_megatron *t, const struct tdm_eager_value *part,
                                      uint64_t rows)
 {
-    struct tdm_te_tensor own = tdm_te_quantize(t->m, t->set.float8, part, TDM_TE_ROWS);
+    const bool by_blocks = tdm_te_by_blocks(t->set.float8);
+    struct tdm_te_tensor own =
+        tdm_te_quantize(t->m, t->set.float8, part, by_blocks ? BOTH : TDM_TE_ROWS);
+    if (by_blocks) {
+        struct tdm_eager_value *copy;
+        struct tdm_te_tensor blocks = gather_blocks(t, rows, part->columns, BOTH, &copy);
+        tdm_drop(t->m, copy);
+        tdm_te_drop(t->m, &own);
+        return blocks;
+    }
     struct tdm_te_tensor all = {.data = tdm_value_new(t->m, rows, part->columns, FLOAT8),
                                 .transpose = tdm_value_new(t->m, rows, part->columns, FLOAT8),
                                 .scale = tdm_take(own.scale)};
@@ -184,7 +228,8 @@ static void row_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     gradient = t->sequence_parallel ? gathered(t, grads[0], input->rows)
                                     : tdm_te_quantize(m, t->set.float8, grads[0], BOTH);
     if (original != NULL)
-        x = tdm_te_quantize(m, t->set.float8, original, BOTH);
+        x = tdm_te_quantize(m, t->set.float8, original,
+                            tdm_te_by_blocks(t->set.float8) ? TDM_TE_COLUMNS : BOTH);
     results[0] = tdm_value_new(m, input->rows, input->columns, BF16);
     megatron_product(t);
     if (tdm_node_needs(node, 1))

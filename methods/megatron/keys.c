@@ -307,8 +307,9 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},
-    {"fp8_recipe", "none|delayed|tensorwise", "none",
-     "of --fp8-format: products of the layers in 8 bits; tensorwise: current scaling",
+    {"fp8_recipe", "none|delayed|tensorwise|blockwise|mxfp8", "none",
+     "of --fp8-format: products of the layers in 8 bits; tensorwise: current scaling; blockwise, "
+     "mxfp8: scales of blocks",
      tdm_key_read_choice, FIELD(float8)},
     {"fp8_param_gather", "no|yes", "no", "weights of these products have no bf16 copy",
      tdm_key_read_switch, FIELD(float8_weights), .needs = {&needs_float8}},

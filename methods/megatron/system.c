@@ -374,8 +374,24 @@ static enum tdm_status check_float8(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "--set fp8_param_gather: needs the distributed optimizer");
         return tdm_hint(err, "--set use_distributed_optimizer=yes");
     }
+    if (s->float8_weights && tdm_te_by_blocks(s->float8)) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set fp8_recipe: scales of blocks with fp8_param_gather are not modelled");
+        return tdm_hint(err, "--set fp8_recipe=tensorwise, or fp8_param_gather=no");
+    }
     uint64_t rows = settings->torch.batch * (settings->torch.tokens / l->context);
     uint64_t heads = model->query_heads / l->tensor, width = model->intermediate / l->tensor;
+    const bool gathers = s->sequence_parallel && l->tensor > 1;
+    /* MXFP8Quantizer::create_tensor; Float8BlockQuantizer.is_quantizable: of what is gathered */
+    const uint64_t block = s->float8 == TDM_TE_MXFP8                  ? TDM_TE_MXFP8_BLOCK
+                           : s->float8 == TDM_TE_BLOCKWISE && gathers ? TDM_TE_BLOCK
+                                                                      : 1;
+    if (rows % (gathers ? block * l->tensor : block) != 0 || model->hidden % block != 0 ||
+        heads * model->head_dim % block != 0 || width % block != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fp8_recipe: scales of blocks need tokens of a GPU and sizes of "
+                        "layers that %" PRIu64 " divides",
+                        block);
     if (rows % 8 != 0 || model->hidden % 16 != 0 || heads * model->head_dim % 16 != 0 ||
         width % 16 != 0)
         return tdm_fail(err, TDM_USAGE,
@@ -483,6 +499,8 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
     if (model->latent.kv_rank > 0 && settings->megatron.context != 1)
         return TDM_NOT_MEASURED "latent attention on several context ranks as read in Transformer "
                                 "Engine";
+    if (tdm_te_by_blocks(settings->megatron.float8))
+        return TDM_NOT_MEASURED "scales of blocks, as read in Transformer Engine";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "--window-size is that of the model; kernels store as much with it as without";
     return NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of peft's adapters. Sources: peft 0.21, tuners/{lora,ia3,vera,loha,lokr,oft,boft}/layer.py,
- * update_layer and create_adapter_parameters; tuners/{prompt_tuning,p_tuning}/model.py. */
+ * update_layer and create_adapter_parameters;
+ * tuners/{prompt_tuning,p_tuning,prefix_tuning}/model.py. */
 #include "methods/torch/adapter.h"
 
 #include "methods/torch/model.h"
@@ -70,14 +71,19 @@ static uint64_t nearest_divisor(uint64_t inputs, uint64_t number)
     return number - lower <= higher - number ? lower : higher;
 }
 
+static uint64_t oft_block(const struct tdm_torch_settings *s, uint64_t columns)
+{
+    const uint64_t block = s->adapter_sizes.oft_block;
+    return block > 0 ? nearest_divisor(columns, block)
+                     : columns / nearest_divisor(columns, s->lora_rank);
+}
+
 /* Skew-symmetric blocks, of which the upper triangles are trained. */
 static void oft_shape(const struct tdm_torch_settings *s, uint64_t columns,
                       struct tdm_adapter_shape *shape)
 {
-    const struct tdm_adapter_sizes *sizes = &s->adapter_sizes;
-    const uint64_t block = sizes->oft_block > 0 ? nearest_divisor(columns, sizes->oft_block)
-                                                : columns / nearest_divisor(columns, s->lora_rank);
-    shape->down = (struct tdm_adapter_matrix){sizes->oft_shared ? 1 : columns / block,
+    const uint64_t block = oft_block(s, columns);
+    shape->down = (struct tdm_adapter_matrix){s->adapter_sizes.oft_shared ? 1 : columns / block,
                                               block * (block - 1) / 2};
 }
 
@@ -132,12 +138,35 @@ uint32_t tdm_adapter_targets(const struct tdm_torch_settings *s)
 bool tdm_adapter_is_prompt(const struct tdm_torch_settings *s)
 {
     return s->lora_rank > 0 &&
-           (s->adapter == TDM_ADAPTER_PROMPT || s->adapter == TDM_ADAPTER_P_TUNING);
+           (s->adapter == TDM_ADAPTER_PROMPT || s->adapter == TDM_ADAPTER_P_TUNING ||
+            s->adapter == TDM_ADAPTER_PREFIX);
 }
 
 uint64_t tdm_adapter_prompt_tokens(const struct tdm_torch_settings *s)
 {
-    return tdm_adapter_is_prompt(s) ? s->adapter_sizes.virtual_tokens : 0;
+    return tdm_adapter_is_prompt(s) && s->adapter != TDM_ADAPTER_PREFIX
+               ? s->adapter_sizes.virtual_tokens
+               : 0;
+}
+
+uint64_t tdm_adapter_prefix_tokens(const struct tdm_torch_settings *s)
+{
+    return s->lora_rank > 0 && s->adapter == TDM_ADAPTER_PREFIX ? s->adapter_sizes.virtual_tokens
+                                                                : 0;
+}
+
+/* tuners/prefix_tuning/model.py: a row has K and V of all layers, or two products make them. */
+static void prefix_shapes(const struct tdm_model *model, const struct tdm_adapter_sizes *sizes,
+                          struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS])
+{
+    const uint64_t width = tdm_model_kv_width(model), all = 2 * model->layers * width,
+                   inner = sizes->encoder_hidden > 0 ? sizes->encoder_hidden : width;
+    const struct tdm_adapter_matrix encoder[] = {
+        {inner, width}, {1, inner}, {all, inner}, {1, all}};
+    shapes[TDM_PROMPT_ROWS] =
+        (struct tdm_adapter_matrix){sizes->virtual_tokens, sizes->prefix_projection ? width : all};
+    for (unsigned i = 0; i < 4 && sizes->prefix_projection; i++)
+        shapes[TDM_PROMPT_ENCODER + i] = encoder[i];
 }
 
 void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_settings *s,
@@ -153,6 +182,8 @@ void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_se
         shapes[i] = i == TDM_PROMPT_ROWS                 ? rows
                     : s->adapter == TDM_ADAPTER_P_TUNING ? encoder[i - TDM_PROMPT_ENCODER]
                                                          : none;
+    if (s->adapter == TDM_ADAPTER_PREFIX)
+        prefix_shapes(model, sizes, shapes);
 }
 
 static double elements(struct tdm_adapter_matrix shape)
@@ -201,6 +232,84 @@ double tdm_torch_trained_parameters(const struct tdm_model *model,
             tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
             sum += elements(shape.down) + elements(shape.up) + elements(shape.second_down) +
                    elements(shape.second_up) + elements(shape.magnitude);
+        }
+    return sum;
+}
+
+#define OFT_POWERS 3.0    /* products of blocks: the second power to the fourth */
+#define BOFT_PRODUCTS 3.0 /* of matrices of inputs x inputs */
+
+/* FLOPs of the forward: for each token, and for each forward whatever its tokens; and how many
+ * times as many the backward takes. */
+struct flops {
+    double of_token, of_change, token_backward, change_backward;
+};
+
+static struct flops projection_flops(const struct tdm_torch_settings *s, enum tdm_projection p,
+                                     double rows, double columns)
+{
+    struct tdm_adapter_shape shape;
+    const double weight = rows * columns, r = (double)s->lora_rank;
+    tdm_adapter_shape(s, p, (uint64_t)rows, (uint64_t)columns, &shape);
+    switch (s->adapter) {
+    case TDM_ADAPTER_LORA: { /* DoRA multiplies an identity by both, without a backward */
+        const double both = elements(shape.down) + elements(shape.up);
+        return (struct flops){2 * both, s->dora ? 2 * columns * both : 0, 2, 0};
+    }
+    case TDM_ADAPTER_VERA: /* two frozen matrices */
+        return (struct flops){2 * r * (rows + columns), 0, 1, 0};
+    case TDM_ADAPTER_LOHA: /* the backward makes both products again, and has four of its own */
+        return (struct flops){2 * weight, 4 * r * weight, 2, 3};
+    case TDM_ADAPTER_LOKR:
+        return (struct flops){2 * weight,
+                              2 * (elements(shape.down) * (double)shape.up.columns +
+                                   elements(shape.second_down) * (double)shape.second_up.columns),
+                              2, 2};
+    case TDM_ADAPTER_OFT: {
+        const double block = (double)oft_block(s, (uint64_t)columns);
+        return (struct flops){2 * columns * block,
+                              OFT_POWERS * 2 * (double)shape.down.rows * block * block * block, 2,
+                              2};
+    }
+    case TDM_ADAPTER_BOFT: /* of each product of the rotation one side is trained */
+        return (struct flops){2 * columns * columns,
+                              BOFT_PRODUCTS * 2 * columns * columns * columns, 2, 1};
+    default:
+        return (struct flops){0, 0, 0, 0};
+    }
+}
+
+/* P-tuning's encoder: three products of the virtual tokens, which are in no checkpoint. */
+static double encoder_flops(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS];
+    double sum = 0;
+    tdm_adapter_prompt(model, s, shapes);
+    for (unsigned i = TDM_PROMPT_ENCODER; i < TDM_PROMPT_WEIGHTS; i += 2)
+        sum += elements(shapes[i]);
+    return 3 * 2 * (double)s->adapter_sizes.virtual_tokens * sum;
+}
+
+double tdm_adapter_flops(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                         double again)
+{
+    const uint32_t targets = tdm_adapter_targets(s);
+    const double tokens = (double)s->tokens * (double)s->batch;
+    double sum = 0;
+    if (s->lora_rank == 0 || s->adapter == TDM_ADAPTER_NORMS)
+        return 0;
+    if (tdm_adapter_is_prompt(s))
+        return encoder_flops(model, s);
+    for (uint32_t i = 0; i < model->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_tensor *weight =
+                tdm_model_tensor(model, i, tdm_projection_role((enum tdm_projection)p));
+            if (weight == NULL || (targets >> p & 1) == 0)
+                continue;
+            const struct flops f = projection_flops(s, (enum tdm_projection)p, (double)weight->rows,
+                                                    (double)weight->columns);
+            sum += tokens * f.of_token * (1 + again + f.token_backward) +
+                   f.of_change * (1 + again + f.change_backward);
         }
     return sum;
 }

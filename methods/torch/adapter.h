@@ -34,6 +34,7 @@ enum tdm_adapter {
     TDM_ADAPTER_BOFT,
     TDM_ADAPTER_PROMPT,
     TDM_ADAPTER_P_TUNING,
+    TDM_ADAPTER_PREFIX,
     TDM_ADAPTERS
 };
 
@@ -45,7 +46,8 @@ struct tdm_adapter_sizes {
     bool oft_shared;      /* block_share */
     uint64_t boft_block;  /* boft_block_size */
     uint64_t virtual_tokens;
-    uint64_t encoder_hidden; /* encoder_hidden_size; 0: the hidden size */
+    uint64_t encoder_hidden; /* encoder_hidden_size; 0: the hidden size, of a prefix that of K */
+    bool prefix_projection;
 };
 
 struct tdm_torch_settings;
@@ -70,17 +72,25 @@ void tdm_adapter_shape(const struct tdm_torch_settings *s, enum tdm_projection p
 /* Projections with adapters, a bit each. */
 uint32_t tdm_adapter_targets(const struct tdm_torch_settings *s);
 
-/* Is a prompt trained, and no projection adapted? */
+/* Is a prompt or a prefix of K and V trained, and no projection adapted? */
 bool tdm_adapter_is_prompt(const struct tdm_torch_settings *s);
 /* Tokens of a sequence that are a trained prompt. */
 uint64_t tdm_adapter_prompt_tokens(const struct tdm_torch_settings *s);
 
-/* Of a trained prompt: its rows, and weights and biases of three products of p-tuning's encoder. */
+/* Tokens before a sequence of which K and V are trained, in every layer. */
+uint64_t tdm_adapter_prefix_tokens(const struct tdm_torch_settings *s);
+
+/* Of a trained prompt: its rows, and weights and biases of three products of p-tuning's encoder, or
+ * of two of a prefix's. */
 enum { TDM_PROMPT_ROWS, TDM_PROMPT_ENCODER, TDM_PROMPT_WEIGHTS = 7 };
 void tdm_adapter_prompt(const struct tdm_model *model, const struct tdm_torch_settings *s,
                         struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS]);
 
 struct tdm_error;
+/* Refuses values of peft_type, lora_rank and oft_block_size that contradict each other, as peft
+ * does. Each is what the user set, or NULL. */
+enum tdm_status tdm_adapter_check_said(const char *type, const char *rank, const char *oft_block,
+                                       struct tdm_error *err);
 /* Refuses what is not modelled of an adapter, or what peft refuses. */
 enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct tdm_torch_settings *s,
                                   struct tdm_error *err);
@@ -88,5 +98,10 @@ enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct td
 /* Numbers that are trained, without modules_to_save: all if there is no adapter. */
 double tdm_torch_trained_parameters(const struct tdm_model *model,
                                     const struct tdm_torch_settings *s);
+
+/* FLOPs that the products of adapters add to a step of settings->tokens: of the forward, of `again`
+ * more of them by checkpoints, and of the backward. What is by elements is not counted. */
+double tdm_adapter_flops(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                         double again);
 
 #endif

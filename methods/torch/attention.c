@@ -50,7 +50,7 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
 {
     const bool narrow_softmax =
         (t->config->parts & (TDM_PART_POSITIONS | TDM_PART_COMPLEX_ROPE)) != 0;
-    uint64_t tokens = t->settings.tokens;
+    uint64_t tokens = t->settings.tokens + tdm_adapter_prefix_tokens(&t->settings);
     struct tdm_eager_value *keys = repeat_kv(m, t, k, true), *values = repeat_kv(m, t, v, true),
                            *probabilities = NULL;
     struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);

@@ -59,11 +59,22 @@ void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
                            *old_v = *v;
     if (t->config->layer_kinds[number].window > 0)
         slots[2] = tdm_value_new(m, 1, 1, INT64);
+    if (tdm_adapter_prefix_tokens(&t->settings) > 0) { /* a trained prefix is in the cache */
+        tdm_torch_prefix_join(t, &slots[0], k);
+        tdm_torch_prefix_join(t, &slots[1], v);
+        return;
+    }
     /* A window's cache is a view of the last tokens, so all of the memory stays. */
     *k = join(m, old_k, old_k->element_bytes, &slots[0]);
     *v = join(m, old_v, old_k->element_bytes, &slots[1]);
     tdm_drop(m, old_k);
     tdm_drop(m, old_v);
+}
+
+struct tdm_eager_value **tdm_torch_cache_slot(const struct tdm_torch_model *t, uint32_t layer,
+                                              unsigned part)
+{
+    return &t->cached[0][(size_t)layer * SLOTS + part];
 }
 
 void tdm_torch_cache_drop(struct tdm_torch_model *t)

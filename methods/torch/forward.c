@@ -29,7 +29,9 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_eager_value *embedded = tdm_tensor_embedding(t);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
-    if (tdm_adapter_is_prompt(s)) {
+    if (tdm_adapter_prefix_tokens(s) > 0)
+        tdm_torch_prefix(t);
+    if (tdm_adapter_prompt_tokens(s) > 0) {
         require_gradient(t, embedded);
         embedded = tdm_torch_prompted(t, embedded);
     }

@@ -41,8 +41,8 @@ static void look_for_documents(struct tdm_torch_model *t)
     tdm_drop(m, sums);
 }
 
-/* masking_utils: sdpa_mask. A boolean mask of tokens x tokens. `window`: it also masks tokens
- * before the window. */
+/* masking_utils: sdpa_mask. A boolean mask of tokens x tokens, and those of a trained prefix.
+ * `window`: it also masks tokens before the window. */
 static struct tdm_eager_value *boolean_mask(struct tdm_torch_model *t, bool window)
 {
     struct tdm_eager *m = t->m;
@@ -68,7 +68,7 @@ static struct tdm_eager_value *boolean_mask(struct tdm_torch_model *t, bool wind
         tdm_drop(m, causal);
         tdm_drop(m, first);
     } else {
-        mask = tdm_value_new(m, tokens, tokens, BOOL);
+        mask = tdm_value_new(m, tokens, tokens + tdm_adapter_prefix_tokens(&t->settings), BOOL);
     }
     for (unsigned i = 0; i < 4; i++)
         tdm_drop(m, indices[i]);
@@ -118,8 +118,12 @@ void tdm_torch_masks(struct tdm_torch_model *t)
     t->mask = t->window_mask = NULL;
     if (has_full_layer(t)) {
         look_for_documents(t);
+        const bool longer =
+            tdm_adapter_prefix_tokens(&t->settings) > 0 && !t->settings.flash_package;
         if (eager)
             t->mask = number_mask(t, boolean_mask(t, false));
+        else if (longer) /* keys are more than queries: no kernel masks that */
+            t->mask = boolean_mask(t, false);
     }
     bool windows = false;
     for (uint32_t i = 0; i < t->config->layers; i++)

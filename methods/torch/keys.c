@@ -173,8 +173,8 @@ static bool has_dropout(const struct tdm_key_case *c)
 static bool has_projections(const struct tdm_key_case *c)
 {
     const enum tdm_adapter adapter = c->settings->torch.adapter;
-    return has_lora(c) && adapter != TDM_ADAPTER_NORMS && adapter != TDM_ADAPTER_PROMPT &&
-           adapter != TDM_ADAPTER_P_TUNING;
+    return has_lora(c) && adapter != TDM_ADAPTER_NORMS &&
+           !tdm_adapter_is_prompt(&c->settings->torch);
 }
 
 static bool casts_adapters(const struct tdm_key_case *c)
@@ -192,7 +192,10 @@ static bool has_wide_products(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
     bool adapters = torch->lora_rank > 0 && torch->peft;
-    const bool encoder = torch->lora_rank > 0 && torch->adapter == TDM_ADAPTER_P_TUNING;
+    const bool encoder =
+        torch->lora_rank > 0 &&
+        (torch->adapter == TDM_ADAPTER_P_TUNING ||
+         (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
     return (adapters || encoder || torch->logits == TDM_LOGITS_CHUNKED) &&
            !torch->wrapper->mixes_precision;
 }
@@ -624,6 +627,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
     const char *of_wrapper = wrapper->assumption == NULL ? NULL : wrapper->assumption(settings);
     if (of_wrapper != NULL)
         return of_wrapper;
+    if (tdm_adapter_prefix_tokens(&settings->torch) > 0)
+        return TDM_NOT_MEASURED "PREFIX_TUNING, as read in peft and transformers";
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->mamba.heads > 0)

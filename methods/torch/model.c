@@ -349,7 +349,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     m->fuses = settings->compile != TDM_COMPILE_NO;
     t->weight_bytes = settings->fp32_weights && !w->mixes_precision ? FP32 : BF16;
     t->autocasts = (settings->fp32_weights || settings->autocast) && !w->mixes_precision;
-    t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
+    t->caches = (settings->use_cache || tdm_adapter_prefix_tokens(settings) > 0) &&
+                settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");

@@ -115,6 +115,9 @@ bool tdm_torch_cache_create(struct tdm_torch_model *t);
 void tdm_torch_cache_free(struct tdm_torch_model *t);
 void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
                             struct tdm_eager_value **k, struct tdm_eager_value **v);
+/* K (0) or V (1) of a layer in the cache of this forward. */
+struct tdm_eager_value **tdm_torch_cache_slot(const struct tdm_torch_model *t, uint32_t layer,
+                                              unsigned part);
 void tdm_torch_cache_drop(struct tdm_torch_model *t);
 void tdm_torch_cache_hold(struct tdm_torch_model *t);
 
@@ -150,6 +153,11 @@ struct tdm_eager_value *tdm_torch_rotated(struct tdm_eager *m, const struct tdm_
 /* Puts a trained prompt before the embedded tokens, which it takes (prompts.c). */
 struct tdm_eager_value *tdm_torch_prompted(struct tdm_torch_model *t,
                                            struct tdm_eager_value *embedded);
+/* Makes a trained prefix and puts K and V of all layers into the cache of this forward. */
+void tdm_torch_prefix(struct tdm_torch_model *t);
+/* Joins the prefix in a slot of the cache and K or V of the tokens, in place of both. */
+void tdm_torch_prefix_join(const struct tdm_torch_model *t, struct tdm_eager_value **slot,
+                           struct tdm_eager_value **tokens);
 
 /* The attention of a layer (attention.c). *kept: scores that the layer holds until it returns. */
 struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct tdm_torch_model *t,

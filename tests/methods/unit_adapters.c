@@ -223,6 +223,44 @@ static void multiplied_inputs_stay(void **state)
     assert_int_equal(kept[1] - kept[0], (40 - LAYERS + 1) * TOKENS * HIDDEN * 2);
 }
 
+/* Blocks are split down to 512 bytes. */
+#define EXACT "allocator_conf=expandable_segments:True"
+
+/* A row of a prefix has K and V of all layers in fp32. Of each virtual token the backward of a
+ * layer needs K and V repeated for all heads, and a column of the mask's numbers; the embedding
+ * keeps an index. The cache has K and V as they are, until the output object goes. With an encoder
+ * rows are as wide as K, and two products make the rest. */
+static void prefixes_by_hand(void **state)
+{
+    static const char *const few[] =
+        {"peft_type=PREFIX_TUNING", "num_virtual_tokens=128", "logits=base", "step=1", EXACT, NULL},
+                             *const many[] = {"peft_type=PREFIX_TUNING",
+                                              "num_virtual_tokens=256",
+                                              "logits=base",
+                                              "step=1",
+                                              EXACT,
+                                              NULL},
+                             *const encoded[] = {"peft_type=PREFIX_TUNING",
+                                                 "num_virtual_tokens=128",
+                                                 "prefix_projection=yes",
+                                                 "encoder_hidden_size=512",
+                                                 "logits=base",
+                                                 "step=1",
+                                                 EXACT,
+                                                 NULL};
+    const uint64_t width = 1024, all = 2 * LAYERS * width, more = 128;
+    struct tdm_method_prediction a = predict(few), b = predict(many), e = predict(encoded);
+    (void)state;
+    assert_int_equal(b.parameters_bytes - a.parameters_bytes, more * all * 4);
+    assert_int_equal(e.parameters_bytes - (a.parameters_bytes - 128 * all * 4),
+                     4 * (128 * width + 512 * width + 512 + all * 512 + all));
+    const uint64_t kept[] = {
+        a.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] - a.steps[0].torch.before_bytes,
+        b.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] - b.steps[0].torch.before_bytes};
+    const uint64_t due = LAYERS * more * (2 * HIDDEN * 2 + TOKENS * 2) + more * 8;
+    assert_in_range(kept[1] - kept[0], due, due + 4096);
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     static const struct {
@@ -238,6 +276,15 @@ static void what_cannot_be_is_refused(void **state)
         {"fsdp", 2, {"optimizer=adamw-8bit"}, "not known of fully_shard"},
         {"ring", 2, {"lora_rank=8", "quantization=int8", "sharding=fsdp"}, "fully_shard"},
         {"zero3", 2, {"lora_rank=8", "quantization=nf4"}, "no key"},
+        {"parallel", 1, {"peft_type=LOHA", "lora_rank=0"}, "no rank of LOHA"},
+        {"parallel", 1, {"peft_type=lora", "lora_rank=0"}, "no rank of lora"},
+        {"parallel", 1, {"peft_type=OFT", "lora_rank=16"}, "oft_block_size=32, not both"},
+        {"parallel", 1, {"peft_type=OFT", "r=16", "oft_block_size=64"}, "=64, not both"},
+        {"parallel", 1, {"peft_type=OFT", "r=0", "oft_block_size=0"}, "both are 0"},
+        {"parallel", 1, {"peft_type=LOKR", "decompose_factor=65537"}, "expected -1, or 1 to"},
+        {"parallel", 1, {"peft_type=PREFIX_TUNING", "checkpointing=on"}, "peft refuses"},
+        {"parallel", 1, {"peft_type=PREFIX_TUNING", "compile=layers"}, "torch.compile is not"},
+        {"parallel", 1, {"peft_type=LOKR", "decompose_factor=0"}, "expected -1, or 1 to"},
     };
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -258,6 +305,7 @@ int main(void)
         cmocka_unit_test(copies_are_trained),        cmocka_unit_test(states_of_8_bits_by_hand),
         cmocka_unit_test(adafactor_by_hand),         cmocka_unit_test(inputs_of_8_bits_stay),
         cmocka_unit_test(multiplied_inputs_stay),    cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(prefixes_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

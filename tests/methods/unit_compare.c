@@ -88,6 +88,51 @@ static void attention_costs_where_it_is(void **state)
     tdm_model_free(model);
 }
 
+/* FLOPs of a step of Llama 3.2 1B whose adapters are of o alone, 16 layers of 2,048 x 2,048, above
+ * those of the frozen model. */
+static double adapter_flops(const char *type, const char *more)
+{
+    const char *const pairs[] = {type, "lora_targets=o_proj", more};
+    struct tdm_method_settings settings;
+    struct tdm_method_cost with, without;
+    struct tdm_model *model;
+    struct tdm_error err;
+    must(tdm_model_load("llama-3.2-1b", &model, &err), &err);
+    read_settings("parallel", pairs, 3, 1024, 1, &settings);
+    tdm_torch_cost(model, &settings, &with);
+    settings.torch.adapter = TDM_ADAPTER_NORMS; /* no products */
+    tdm_torch_cost(model, &settings, &without);
+    tdm_model_free(model);
+    return with.product_flops - without.product_flops;
+}
+
+static void is_close(double found, double expected)
+{
+    if (fabs(found - expected) > 1e-9 * expected + 1e3)
+        fail_msg("%.17g in place of %.17g", found, expected);
+}
+
+static void adapters_cost_their_products(void **state)
+{
+    const double layers = 16, n = 2048, tokens = 1024, weight = n * n, r = 8;
+    (void)state;
+    is_close(adapter_flops("peft_type=LORA", "lora_rank=8"), layers * tokens * 3 * 2 * 2 * r * n);
+    is_close(adapter_flops("peft_type=IA3", "lora_rank=1"), 0);
+    /* the change of a weight: two products of rank 8, made twice, and four of their gradients */
+    is_close(adapter_flops("peft_type=LOHA", "lora_rank=8"),
+             layers * (tokens * 3 * 2 * weight + 4 * 2 * 2 * r * weight));
+    /* 64 blocks of 32 columns, and three powers of each */
+    is_close(adapter_flops("peft_type=OFT", "oft_block_size=32"),
+             layers * (tokens * 3 * 2 * n * 32 + 3 * 3 * 2 * n * 32 * 32));
+    is_close(adapter_flops("peft_type=BOFT", "boft_block_size=4"),
+             layers * (tokens * 3 * 2 * weight + 2 * 3 * 2 * weight * n));
+    /* 2,048 is 32 x 64, twice: the second matrix, of 64 x 64, is a product of rank 8 */
+    is_close(adapter_flops("peft_type=LOKR", "lora_rank=8"),
+             layers * (tokens * 3 * 2 * weight + 3 * 2 * 64 * 8 * 64));
+    is_close(adapter_flops("peft_type=PROMPT_TUNING", "num_virtual_tokens=8"), 0);
+    is_close(adapter_flops("peft_type=P_TUNING", "num_virtual_tokens=8"), 3 * 2 * 8 * 3 * weight);
+}
+
 /* ---- seconds ---- */
 
 static void seconds_are_the_formula(void **state)
@@ -269,13 +314,51 @@ static void nodes_are_for_all(void **state)
     tdm_methods_comparison_free(&four);
 }
 
+/* GPT-2 has 1,024 learned positions. */
+static void learned_positions_are_a_limit(void **state)
+{
+    const struct tdm_compare_request request = {.model = "gpt2",
+                                                .machine = "h200-published",
+                                                .batch = 1,
+                                                .gpus = 1,
+                                                .contexts = {512},
+                                                .context_count = 1,
+                                                .names = {"parallel"},
+                                                .name_count = 1};
+    struct tdm_method_settings settings;
+    struct tdm_methods_comparison c;
+    struct tdm_error err = {0};
+    (void)state;
+    must(tdm_compare_methods(&request, &c, &err), &err);
+    assert_int_equal(c.rows[0]->longest.context, 1024);
+    settings = c.rows[0]->settings;
+    settings.torch.tokens = 1025;
+    assert_int_equal(tdm_method_check(c.model, &settings, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "1024 learned positions of gpt2"));
+    settings.torch.tokens = 1024;
+    must(tdm_method_check(c.model, &settings, &err), &err);
+    settings.torch.lora_rank = 1;
+    settings.torch.adapter = TDM_ADAPTER_PROMPT;
+    settings.torch.adapter_sizes.virtual_tokens = 20;
+    assert_int_equal(tdm_method_check(c.model, &settings, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "a prompt of 20"));
+    settings.torch.tokens = 1004;
+    must(tdm_method_check(c.model, &settings, &err), &err);
+    tdm_methods_comparison_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(timelines_reach_the_peak), cmocka_unit_test(attention_costs_where_it_is),
-        cmocka_unit_test(seconds_are_the_formula),  cmocka_unit_test(methods_of_one_gpu),
-        cmocka_unit_test(methods_of_two_gpus),      cmocka_unit_test(words_are_checked),
+        cmocka_unit_test(timelines_reach_the_peak),
+        cmocka_unit_test(attention_costs_where_it_is),
+        cmocka_unit_test(seconds_are_the_formula),
+        cmocka_unit_test(methods_of_one_gpu),
+        cmocka_unit_test(methods_of_two_gpus),
+        cmocka_unit_test(words_are_checked),
         cmocka_unit_test(nodes_are_for_all),
+        cmocka_unit_test(adapters_cost_their_products),
+        cmocka_unit_test(learned_positions_are_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -570,6 +570,38 @@ static void inputs_are_kept_in_8_bits(void **state)
         }
 }
 
+/* Scales of blocks lie beside rows and columns, which are both there on any card: of weights fp32
+ * for 128 x 128 numbers, of inputs, of which columns are kept, fp32 for 128; with mxfp8 a byte for
+ * 32 numbers of either. */
+static void blocks_have_scales(void **state)
+{
+    static const char *const cards[] = {"h100", "b200"}, *const recipes[] = {"blockwise", "mxfp8"};
+    const uint64_t rows = 2048;
+    (void)state;
+    for (unsigned c = 0; c < 4; c++)
+        for (unsigned r = 0; r < 2; r++) {
+            const unsigned card = c / 2;
+            const bool divided = c % 2 != 0; /* ranks keep their rows of what norms make */
+            const uint64_t saved = rows * ((8192 + 8192) / (divided ? 4 : 1) + 28672 / 4);
+            const char *with = divided ? "sequence_parallel=yes" : "";
+            char pairs[128];
+            struct row row = {cards[card], "llama-3-70b-12-layers", rows, 1, 4, 1, 1, with, 0, 0};
+            const struct tdm_torch_step a = last_step(&row);
+            snprintf(pairs, sizeof(pairs), "%s fp8_recipe=%s", with, recipes[r]);
+            row.pairs = pairs;
+            const struct tdm_torch_step b = last_step(&row);
+            const uint64_t scales = r == 0 ? saved / 128 * 4 : saved / 32,
+                           of_weights = r == 0 ? product_elements / 128 / 128 * 4 * 2
+                                               : product_elements / 32 * 2;
+            about(b.end_bytes[0] - b.before_bytes,
+                  a.end_bytes[0] - a.before_bytes - 12 * (saved - scales), 8 * 12);
+            const uint64_t due = 12 * (2 * product_elements + of_weights),
+                           more =
+                               b.categories[TDM_METHOD_WEIGHTS] - a.categories[TDM_METHOD_WEIGHTS];
+            assert_in_range(more, due, due + 12 * (2u << 20)); /* scales are of some MiB */
+        }
+}
+
 static void products_of_8_bits_are_refused(void **state)
 {
     static const struct row bad[] = {
@@ -577,6 +609,11 @@ static void products_of_8_bits_are_refused(void **state)
         {.context = 4096, .tensor = 4, .pairs = "fp8_recipe=delayed fp8_param_gather=yes"},
         {.context = 4096, .tensor = 4, .pairs = "fp8_recipe=tensorwise lora_rank=8"},
         {.context = 4100, .tensor = 4, .pairs = "fp8_recipe=tensorwise"},
+        {.context = 4112, .tensor = 4, .pairs = "fp8_recipe=mxfp8"},
+        {.context = 4160, .tensor = 4, .pairs = "fp8_recipe=blockwise sequence_parallel=yes"},
+        {.context = 4096,
+         .tensor = 4,
+         .pairs = "fp8_recipe=blockwise use_distributed_optimizer=yes fp8_param_gather=yes"},
     };
     struct tdm_method_settings settings;
     struct tdm_model *model;
@@ -701,6 +738,7 @@ int main(void)
         cmocka_unit_test(gathered_inputs_go),
         cmocka_unit_test(weights_have_copies_of_8_bits),
         cmocka_unit_test(inputs_are_kept_in_8_bits),
+        cmocka_unit_test(blocks_have_scales),
         cmocka_unit_test(products_of_8_bits_are_refused),
         cmocka_unit_test(adapters_are_recomputed),
         cmocka_unit_test(packed_sequences_are_one_row),

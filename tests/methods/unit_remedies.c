@@ -443,6 +443,33 @@ static void search_ends_in_time(void **state)
     tdm_machine_free(machine);
 }
 
+/* OOMB with offload runs millions of tokens in chunks of 1K in more than a second. A search with a
+ * limit ends such a run; one without it finds that it fits. */
+static void long_runs_are_ended(void **state)
+{
+    static const char *const pairs[] = {"chunk=1K", "kv_offload=yes", "budget=8K"};
+    const uint64_t most_work = 400000;
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction p;
+    struct tdm_method_settings settings = {.torch = {.tokens = 4 << 20, .batch = 1, .ranks = 1}};
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("llama-3.2-1b", &model, &err), &err);
+    must(tdm_machine_load("a100-80", &machine, &err), &err);
+    must(tdm_method_find("oomb", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, 3, &settings, &choices, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_method_try(model, machine, &settings, MARGIN, 0, &p, &err), &err);
+    assert_true(p.fits_device && !p.ended && p.work > 2 * most_work);
+    must(tdm_method_try(model, machine, &settings, MARGIN, most_work, &p, &err), &err);
+    assert_true(p.ended && !p.fits && p.work < 2 * most_work);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -455,6 +482,7 @@ int main(void)
         cmocka_unit_test(longest_context_is_found),
         cmocka_unit_test(host_bytes_lead_the_search),
         cmocka_unit_test(search_ends_in_time),
+        cmocka_unit_test(long_runs_are_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
