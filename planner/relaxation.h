@@ -17,7 +17,8 @@
  * no schedule pays.
  * Constraints, in MiB and seconds.
  *   node_k         flow: what ends at a layer begins there
- *   device_j       bytes at the first backward chunk of layer j; device_forward: at the end of the
+ *   device_j       bytes at the first backward chunk of layer j; in layer-major order, of the top
+ *                  layer of the group that layer j > 0 is in; device_forward: at the end of the
  *                  forward; device_head: in the LM head; device_update: in its update;
  *                  device_embedding: in the update of the embedding
  *   host_j         the same on the host; host_forward: at the end of the forward
