@@ -40,7 +40,8 @@
  * Objective: forward + backward.
  *
  * Why it is a bound, for sets up to TDM_SEARCHED_SET: every schedule is a path with whole layers at
- * home, uses no less of any row than its arcs are counted with, and each chunk chooses for itself
+ * home, uses no less of any row than its arcs are counted with (in layer-major order, of the row of
+ * the top layer of the same group, whose limit is the same), and each chunk chooses for itself
  * where in a schedule the chunks of a group share a set, a place and a split. Rings of states that
  * stream are on the line between none and all on the device, below what they are.
  */
