@@ -39,41 +39,33 @@ static bool same_cost(const struct tdm_estimator *e, uint32_t a, uint32_t b)
                   e->classes * sizeof(*e->costs)) == 0;
 }
 
-/* Finds the cheapest path. An arc costs its layers, their inputs and the group itself. */
-double tdm_relaxation_path(struct tdm_relaxation *r)
+/* Cost of an arc: its layers, their inputs and the group itself. */
+static double price_arc(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
 {
     const struct tdm_pricing *p = &r->pricing;
-    bool by_layer = p->order == TDM_LAYER_MAJOR;
     enum tdm_place place;
+    double cost = 0, last = 0;
+    for (uint32_t j = a; j < b; j++) { /* rows count layer 0 in another way */
+        if (j <= a + 1 || !r->is_alike[j])
+            last = tdm_price_layer(p, j, a, b, NULL, NULL);
+        cost += last;
+    }
+    cost += tdm_price_layer(p, b, a, b, NULL, NULL);
+    /* a held input costs the same for all layers inside a group */
+    cost += a < b ? (b - a) * tdm_price_input(p, b, a, b, NULL, &place) : 0;
+    return cost + tdm_price_input(p, a, a, b, NULL, &place) + tdm_price_group(p, a, b, NULL);
+}
+
+/* Finds the cheapest path. */
+double tdm_relaxation_path(struct tdm_relaxation *r)
+{
     r->best[0] = 0;
     for (uint32_t b = 0; b < r->layers; b++) {
-        double inner = 0, top = by_layer ? tdm_price_layer(p, b, b, b, NULL, NULL) : 0;
         r->best[b + 1] = TDM_NO_BOUND;
         for (uint32_t a = b + 1; a-- > 0;) {
-            double cost = 0;
-            if (by_layer) {
-                /* the cost of layer a + 1 in a group does not depend on where the group begins */
-                if (a + 1 <= b)
-                    inner += tdm_price_input(p, a + 1, a, b, NULL, &place);
-                if (a < b)
-                    inner += tdm_price_layer(p, a, a, b, NULL, NULL);
-                cost = inner + top;
-            } else if (r->allowed[a * r->layers + b]) {
-                double last = 0;
-                for (uint32_t j = a; j < b; j++) {
-                    if (j == a || !r->is_alike[j])
-                        last = tdm_price_layer(p, j, a, b, NULL, NULL);
-                    cost += last;
-                }
-                cost += tdm_price_layer(p, b, a, b, NULL, NULL);
-                /* a held input costs the same for all layers inside a group */
-                double held = a < b ? tdm_price_input(p, b, a, b, NULL, &place) : 0;
-                for (uint32_t j = a + 1; j <= b; j++)
-                    cost += held;
-            }
             if (!r->allowed[a * r->layers + b])
                 continue;
-            cost += tdm_price_input(p, a, a, b, NULL, &place) + tdm_price_group(p, a, b, NULL);
+            const double cost = price_arc(r, a, b);
             if (r->best[a] + cost < r->best[b + 1]) {
                 r->best[b + 1] = r->best[a] + cost;
                 r->from[b + 1] = a;

@@ -17,7 +17,8 @@
  * no schedule pays.
  * Constraints, in MiB and seconds.
  *   node_k         flow: what ends at a layer begins there
- *   device_j       bytes at the first backward chunk of layer j; device_forward: at the end of the
+ *   device_j       bytes at the first backward chunk of layer j; in layer-major order, of the top
+ *                  layer of the group that layer j > 0 is in; device_forward: at the end of the
  *                  forward; device_head: in the LM head; device_update: in its update;
  *                  device_embedding: in the update of the embedding
  *   host_j         the same on the host; host_forward: at the end of the forward
@@ -39,7 +40,8 @@
  * Objective: forward + backward.
  *
  * Why it is a bound, for sets up to TDM_SEARCHED_SET: every schedule is a path with whole layers at
- * home, uses no less of any row than its arcs are counted with, and each chunk chooses for itself
+ * home, uses no less of any row than its arcs are counted with (in layer-major order, of the row of
+ * the top layer of the same group, whose limit is the same), and each chunk chooses for itself
  * where in a schedule the chunks of a group share a set, a place and a split. Rings of states that
  * stream are on the line between none and all on the device, below what they are.
  */

@@ -63,6 +63,10 @@ struct tdm_pricing {
     double *fixed_seconds[2]; /* [layers]: backward seconds that no store changes; [1]: of a layer
                                  that runs again */
     double *from[TDM_MAX_PLACES]; /* sums of prices from a layer up: [layers + 1] */
+    /* MiB of the rows of layers that no choice changes, borrowed: [layers]; sums of these times
+     * prices from a layer up: [layers + 1] */
+    const double *fixed[TDM_MAX_PLACES];
+    double *from_fixed[TDM_MAX_PLACES];
     struct tdm_amounts prices;
     struct tdm_store_copies copies[TDM_STORES];
 };

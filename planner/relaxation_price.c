@@ -138,6 +138,8 @@ enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order o
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
         double **from = &pricing->from[tdm_planned_place(e->base, i)];
         ok = (*from = calloc((size_t)e->layers + 1, sizeof(double))) != NULL && ok;
+        from = &pricing->from_fixed[tdm_planned_place(e->base, i)];
+        ok = (*from = calloc((size_t)e->layers + 1, sizeof(double))) != NULL && ok;
     }
     for (uint32_t kind = 0; kind < e->kinds && ok; kind++)
         for (uint32_t c = 0; c < e->classes && ok; c++)
@@ -167,8 +169,10 @@ void tdm_pricing_close(struct tdm_pricing *pricing)
     free(pricing->class_chunks);
     free(pricing->fixed_seconds[0]);
     free(pricing->fixed_seconds[1]);
-    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++) {
         free(pricing->from[place]);
+        free(pricing->from_fixed[place]);
+    }
     tdm_amounts_free(&pricing->prices);
     pricing->lists = NULL;
 }
@@ -234,10 +238,13 @@ void tdm_pricing_prepare(struct tdm_pricing *pricing)
     for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
         enum tdm_place place = tdm_planned_place(pricing->e->base, i);
         const double *price = pricing->prices.place[place];
-        double *from = pricing->from[place];
-        from[pricing->e->layers] = 0;
-        for (uint32_t layer = pricing->e->layers; layer-- > 0;)
+        const double *fixed = pricing->fixed[place];
+        double *from = pricing->from[place], *from_fixed = pricing->from_fixed[place];
+        from[pricing->e->layers] = from_fixed[pricing->e->layers] = 0;
+        for (uint32_t layer = pricing->e->layers; layer-- > 0;) {
             from[layer] = from[layer + 1] + price[layer];
+            from_fixed[layer] = from_fixed[layer + 1] + price[layer] * fixed[layer];
+        }
     }
 }
 
@@ -273,7 +280,7 @@ struct member {
     const struct tdm_pricing *p;
     uint32_t layer;
     bool by_layer, again, keeps;
-    uint32_t work_row; /* row where its workspace may bind; TDM_NONE: nowhere */
+    struct life work; /* where its workspace may bind */
     struct life kept, held, kv_kept, kv_held;
     /* layer-major: bytes of a chunk in a row of the layer's own, beyond the row of the current
      * layer, which is always counted */
@@ -300,6 +307,12 @@ static void price_kv_bytes(struct member *m)
                                            row_mib * price_of(p, TDM_DEVICE, m->row_held);
 }
 
+/* In layer-major order: the lowest row, other than row 0, where a group from layer `a` counts. */
+static uint32_t lowest_row(uint32_t a)
+{
+    return a > 0 ? a : 1;
+}
+
 static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b)
 {
     const struct tdm_estimator *e = p->e;
@@ -308,21 +321,27 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
         .p = p, .layer = j, .by_layer = p->order == TDM_LAYER_MAJOR, .kv_bytes = (double)e->kv};
     m.again = j < b || (!m.by_layer && b == top);
     m.keeps = m.by_layer || j < top;
-    m.work_row = m.by_layer ? j : j == b ? b : TDM_NONE;
-    /* the row of the last group counts the head's workspace, which is not live with a layer's */
-    if (!m.by_layer && b == top && tdm_head_work(e) > tdm_least_work(e, top))
-        m.work_row = TDM_NONE;
     if (m.by_layer) {
-        m.kept = (struct life){j, top, true, true};
-        m.kv_kept = (struct life){j + 1, top, j < top, true};
-        m.held = (struct life){j, b, false, false};
-        m.kv_held = (struct life){j + 1, b, false, false};
-        m.row_kept = (struct life){j, j, j == top, false};
-        m.row_held = (struct life){j, j, false, false};
+        /* rows count what is live at the group's top layer, where it holds most; row 0 is as it is
+         */
+        const uint32_t low = j == 0 ? 0 : lowest_row(a), inner = j == 0 ? 1 : low;
+        const struct life own = {low, j == 0 ? 0 : b, false, false}, nowhere = {1, 0, false, false};
+        m.kept = (struct life){low, top, true, true};
+        m.kv_kept = (struct life){j < b ? inner : j + 1, top, j < top, true};
+        m.held = (struct life){low, b, false, false};
+        m.kv_held = (struct life){inner, b, false, false};
+        m.row_held = j == b || j == 0 ? own : nowhere;
+        m.row_kept = m.row_held;
+        m.row_kept.forward = j == top;
+        m.work = m.row_held;
         m.row_bytes = (double)e->kv * (double)(e->chunks - e->row_slots) / e->chunks;
     } else {
         m.kept = m.kv_kept = (struct life){a, top, true, false};
         m.held = m.kv_held = (struct life){a, b, false, false};
+        /* the row of the last group counts the head's workspace, which is not live with a layer's
+         */
+        const bool binds = j == b && !(b == top && tdm_head_work(e) > tdm_least_work(e, top));
+        m.work = binds ? (struct life){b, b, false, false} : (struct life){1, 0, false, false};
     }
     const double kept_near = price_of(p, TDM_DEVICE, m.kept),
                  kept_far = price_of(p, p->far, m.kept);
@@ -374,13 +393,12 @@ static const struct layer_cost *cost_of(const struct member *m, uint32_t class)
 
 static double work_price(const struct member *m)
 {
-    return m->work_row == TDM_NONE ? 0 : m->p->prices.place[TDM_DEVICE][m->work_row];
+    return price_of(m->p, TDM_DEVICE, m->work);
 }
 
 static void use_work(const struct member *m, struct tdm_amounts *use, double bytes)
 {
-    if (m->work_row != TDM_NONE)
-        use->place[TDM_DEVICE][m->work_row] += bytes / TDM_MIB;
+    add_life(m->p, use, TDM_DEVICE, m->work, bytes / TDM_MIB);
 }
 
 /* ---- stores other than the attention output ---- */
@@ -812,7 +830,7 @@ double tdm_price_input(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     double n = e->chunks, bytes = (double)e->x, mib = n * bytes / TDM_MIB;
     double reads = j < b || (!by_layer && b == e->layers - 1) ? 2 : 1;
     int phase = stored ? TDM_IN_FORWARD : TDM_IN_BACKWARD;
-    struct life life = {j, b, false, false};
+    struct life life = {by_layer ? lowest_row(a) : j, b, false, false};
     *place = TDM_DEVICE;
     if (stored && a == 0)
         return 0; /* the tokens */
@@ -840,6 +858,24 @@ double tdm_price_input(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     return fmin(near, far);
 }
 
+/* In layer-major order the rows of a group's inner layers count what is there in the row of its top
+ * layer, so also what no choice changes there. */
+static double price_fixed(const struct tdm_pricing *p, uint32_t a, uint32_t b,
+                          struct tdm_amounts *use)
+{
+    const uint32_t low = lowest_row(a);
+    double price = 0;
+    for (int i = 0; i < TDM_PLANNED_PLACES && low < b; i++) {
+        enum tdm_place place = tdm_planned_place(p->e->base, i);
+        const double *fixed = p->fixed[place];
+        price += (p->from[place][low] - p->from[place][b]) * fixed[b] -
+                 (p->from_fixed[place][low] - p->from_fixed[place][b]);
+        for (uint32_t row = low; row < b && use != NULL; row++)
+            use->place[place][row] += fixed[b] - fixed[row];
+    }
+    return price;
+}
+
 double tdm_price_group(const struct tdm_pricing *p, uint32_t a, uint32_t b, struct tdm_amounts *use)
 {
     const struct tdm_estimator *e = p->e;
@@ -847,7 +883,7 @@ double tdm_price_group(const struct tdm_pricing *p, uint32_t a, uint32_t b, stru
     if (use != NULL)
         use->again += again;
     if (p->order == TDM_LAYER_MAJOR)
-        return price;
+        return price + price_fixed(p, a, b, use);
     double mib = (double)(e->passing_below[b + 1] - e->passing_below[a]) / TDM_MIB;
     struct life life = {a, b, false, false};
     if (b == e->layers - 1)

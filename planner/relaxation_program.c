@@ -688,6 +688,8 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err)
 {
     find_fixed(r);
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+        r->pricing.fixed[place] = r->fixed[place];
     enum tdm_status status = add_rows(r, limit_bytes, err);
     return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
 }
