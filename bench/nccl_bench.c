@@ -102,6 +102,7 @@ static struct tdm_attend attention(void)
     struct tdm_attend a = {
         .tokens = CHUNK,
         .first_token = KEYS - CHUNK,
+        .keys = KEYS,
         .chunk_tokens = CHUNK,
         .page_tokens = PAGE,
         .lists = {.rule = {.selector = {.kind = TDM_SELECT_DENSE},

@@ -480,6 +480,8 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
                   "%s: heads of %u, %llu tokens%s: %d of %d repeats differ", kind->name,
                   s->head_dim, (unsigned long long)s->tokens,
                   way == WHOLE ? "" : ", one slot at a time", differing, repeats);
+    if (tdm_cuda_attend_from(a, stream, &err) != TDM_OK) /* slots left their own */
+        die(&err);
     for (int k = 0; k < 4; k++)
         free(due[k]);
     free(copied);

@@ -82,6 +82,23 @@ static double difference(const struct tdm_steps *got, const struct tdm_steps *du
     return worst;
 }
 
+/* Ranks of the cpu backend read each other's memory, whatever joins those on GPUs. */
+static enum tdm_status run_on_cpu(const struct tdm_schedule *schedule,
+                                  const struct tdm_backend *cpu, const struct tdm_step_data *data,
+                                  uint64_t seed, bool poisoned, struct tdm_steps *steps,
+                                  struct tdm_error *err)
+{
+    const char *transport = getenv("TDM_TRANSPORT");
+    char kept[64] = "";
+    if (transport != NULL)
+        snprintf(kept, sizeof(kept), "%s", transport);
+    unsetenv("TDM_TRANSPORT");
+    enum tdm_status status = tdm_steps_run(schedule, cpu, data, seed, poisoned, steps, err);
+    if (transport != NULL)
+        setenv("TDM_TRANSPORT", kept, 1);
+    return status;
+}
+
 /* `cpu`: the backend whose results are to be the same but for rounding; NULL: none. */
 static void run_case(struct gpu_test *test, const struct tdm_backend *backend,
                      const struct tdm_backend *cpu, uint64_t seed, struct tdm_schedule *schedule)
@@ -98,8 +115,7 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend,
         tdm_steps_run(schedule, backend, &data, seed, poisoned, &team, &err) == TDM_OK &&
         tdm_steps_run(schedule, backend, &data, seed, !poisoned, &again, &err) == TDM_OK &&
         tdm_steps_run(variant, backend, &data, seed, poisoned, &other, &err) == TDM_OK &&
-        (cpu == NULL ||
-         tdm_steps_run(schedule, cpu, &data, seed, poisoned, &on_cpu, &err) == TDM_OK);
+        (cpu == NULL || run_on_cpu(schedule, cpu, &data, seed, poisoned, &on_cpu, &err) == TDM_OK);
     /* fewer heads may divide the keys of a query in another way, and so does a ring */
     const bool divided = schedule->exchange != TDM_EXCHANGE_GATHER;
     schedule->ranks = 1;
