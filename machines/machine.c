@@ -87,6 +87,7 @@ static const char *const keys[] = {
     "node_bytes_per_second",
     "gpus_per_node",
     "nccl_base_bytes",
+    "nccl_bytes", /* what descriptions had before nccl_base_bytes; not read */
     "nccl",
     "places",
     "links",

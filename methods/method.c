@@ -283,7 +283,12 @@ static enum tdm_status check_positions(const struct tdm_model *model, uint64_t t
     const uint64_t most = tdm_model_position_limit(model);
     if (most == 0 || tokens + prompt_tokens <= most)
         return TDM_OK;
-    if (prompt_tokens > 0 && prompt_tokens < most && tokens <= most) {
+    if (prompt_tokens >= most)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set num_virtual_tokens: a prompt of %" PRIu64
+                        " leaves none of the %" PRIu64 " learned positions of %s for tokens",
+                        prompt_tokens, most, model->name);
+    if (prompt_tokens > 0) {
         tdm_fail(err, TDM_USAGE,
                  "--context: %" PRIu64 " tokens and a prompt of %" PRIu64
                  " are more than the %" PRIu64 " learned positions of %s",

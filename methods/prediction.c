@@ -3,6 +3,7 @@
 #include "methods/prediction.h"
 
 #include "base/size.h"
+#include "methods/eager/te_float8.h"
 
 #include <string.h>
 
@@ -118,8 +119,9 @@ static enum tdm_status run(const struct asked *asked, uint64_t limit_bytes,
     uint32_t steps = asked->settings.step == 0 ? TDM_TORCH_STEPS : asked->settings.step;
     struct tdm_torch_device device = asked->device;
     device.limit_bytes = limit_bytes;
-    enum tdm_status status =
-        tdm_torch_run(asked->model, &asked->settings, &device, steps, NULL, out, err);
+    enum tdm_status status = tdm_te_check(asked->settings.megatron.float8, &device.gpu, err);
+    if (status == TDM_OK)
+        status = tdm_torch_run(asked->model, &asked->settings, &device, steps, NULL, out, err);
     if (status == TDM_OK)
         p->work += out->work;
     return status;

@@ -25,10 +25,10 @@
 
 #include "schedule/program_types.h"
 
-/* Sets rank, round, slot and what follows these of all chunks of a step, whose sequence, first_chunk and last_chunk are
- * set. `ranks` is 1 to TDM_MAX_RANKS. A round belongs to one sequence; the last round of a sequence
- * may have no chunk for some ranks. `costs` [count], in any unit, are read for TDM_DEAL_GREEDY
- * alone. */
+/* Sets rank, round, slot and what follows these of all chunks of a step, whose sequence,
+ * first_chunk and last_chunk are set. `ranks` is 1 to TDM_MAX_RANKS. A round belongs to one
+ * sequence; the last round of a sequence may have no chunk for some ranks. `costs` [count], in any
+ * unit, are read for TDM_DEAL_GREEDY alone. */
 void tdm_ranks_deal(struct tdm_chunk *chunks, uint32_t count, uint32_t ranks, enum tdm_deal deal,
                     const uint64_t *costs);
 

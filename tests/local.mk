@@ -99,6 +99,11 @@ cmocka_tests += tests/executor/unit_nccl
 tests_executor_unit_nccl_SOURCES = tests/executor/unit_nccl.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
+# Which kernel is taken for a product on a Hopper GPU.
+cmocka_tests += tests/executor/unit_product_choice
+tests_executor_unit_product_choice_SOURCES = tests/executor/unit_product_choice.c \
+	executor/cuda/product_choice.c executor/cuda/product_choice.h
+
 # Inputs that parsers must take or refuse: replayed here, searched for with `make fuzz` in a build that was configured
 # with --enable-fuzzers.
 plain_tests += tests/fuzz/replay

@@ -11,8 +11,8 @@
  */
 #include "executor/cuda/product_choice.h"
 
-#include <cublasLt.h>
 #include <math.h>
+#include <stddef.h>
 
 /* Products of less work keep cuBLASLt's first proposal: they do not bring a card to its limit. */
 #define LEAST_FLOPS 1e10
@@ -20,26 +20,20 @@
 #define WAVE_EXPONENT 0.4
 
 /* What kernels with such a tile reach, held, in whole waves and with a large depth; and the depth
- * at which they reach half of it. cuBLASLt's rows are our columns. */
+ * at which they reach half of it. Tiles have their
+ * numbers in cuBLASLt, whose older headers lack names for some. Its rows are our columns. */
 struct tile_rate {
-    cublasLtMatmulTile_t tile;
-    uint32_t rows, columns;
+    uint32_t tile, rows, columns;
     double teraflops, half_depth;
 };
 
 static const struct tile_rate rates[] = {
-    {CUBLASLT_MATMUL_TILE_144x128, 144, 128, 704, 60},
-    {CUBLASLT_MATMUL_TILE_168x128, 168, 128, 704, 60},
-    {CUBLASLT_MATMUL_TILE_176x128, 176, 128, 704, 60},
-    {CUBLASLT_MATMUL_TILE_256x128, 256, 128, 700, 150},
-    {CUBLASLT_MATMUL_TILE_128x256, 128, 256, 698, 150},
-    {CUBLASLT_MATMUL_TILE_128x128, 128, 128, 676, 60},
-    {CUBLASLT_MATMUL_TILE_128x160, 128, 160, 670, 60},
-    {CUBLASLT_MATMUL_TILE_320x128, 320, 128, 670, 150},
-    {CUBLASLT_MATMUL_TILE_192x192, 192, 192, 660, 150},
+    {184, 144, 128, 704, 60}, {197, 168, 128, 704, 60},  {201, 176, 128, 704, 60},
+    {24, 256, 128, 700, 150}, {23, 128, 256, 698, 150},  {20, 128, 128, 676, 60},
+    {29, 128, 160, 670, 60},  {248, 320, 128, 670, 150}, {209, 192, 192, 660, 150},
 };
 /* All others are slower. */
-static const struct tile_rate other = {CUBLASLT_MATMUL_TILE_UNDEFINED, 1, 1, 640, 150};
+static const struct tile_rate other = {0, 1, 1, 640, 150};
 
 /* The share of whole tiles that is not beyond the edge. */
 static double inside(uint64_t length, uint32_t tile)
@@ -51,7 +45,7 @@ static double rate_of(const struct tdm_product_kernel *kernel, uint64_t m, uint6
 {
     const struct tile_rate *rate = &other;
     for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++)
-        if ((uint32_t)rates[i].tile == kernel->tile)
+        if (rates[i].tile == kernel->tile)
             rate = &rates[i];
     const double full = kernel->waves > 0.0f ? kernel->waves / ceil(kernel->waves) : 1.0;
     return rate->teraflops * inside(n, rate->rows) * inside(m, rate->columns) *

@@ -13,6 +13,25 @@ static struct tdm_eager_value *bytes_of(struct tdm_eager *m, const struct tdm_ea
     return tdm_value_new(m, x->rows, x->columns, FLOAT8);
 }
 
+enum tdm_status tdm_te_check(enum tdm_te_recipe recipe, const struct tdm_gpu_facts *gpu,
+                             struct tdm_error *err)
+{
+    const uint32_t least = recipe == TDM_TE_NONE        ? 0
+                           : recipe == TDM_TE_MXFP8     ? 100
+                           : recipe == TDM_TE_BLOCKWISE ? 90
+                                                        : 89;
+    if (gpu->capability >= least)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "--set fp8_recipe: this recipe needs a GPU of compute capability %u.%u; the machine's "
+             "has %u.%u",
+             least / 10, least % 10, gpu->capability / 10, gpu->capability % 10);
+    return recipe == TDM_TE_MXFP8 && gpu->capability >= 90
+               ? tdm_hint(err, "--set fp8_recipe=blockwise, or tensorwise")
+           : gpu->capability >= 89 ? tdm_hint(err, "--set fp8_recipe=tensorwise")
+                                   : tdm_hint(err, "another --machine, or no fp8_recipe");
+}
+
 bool tdm_te_by_blocks(enum tdm_te_recipe recipe)
 {
     return recipe == TDM_TE_BLOCKWISE || recipe == TDM_TE_MXFP8;

@@ -2,7 +2,7 @@
 /*
  * Tensors in 8 bits as Transformer Engine has them: the data by rows, a transpose where products
  * take operands in one order of dimensions only (before Blackwell), and one scale. Scaled by
- * blocks, rows and columns are quantized apart on any card, each with scales of its own. Source:
+ * blocks, rows and columns are quantized apart, each with scales of its own. Source:
  * TransformerEngine 2.11 pytorch/csrc/quantizer.cpp (Float8Quantizer,
  * Float8CurrentScalingQuantizer, Float8BlockQuantizer, MXFP8Quantizer: create_tensor,
  * get_scale_shape), pytorch/tensor/storage/float8_tensor_storage.py (update_usage).
@@ -16,13 +16,17 @@ enum tdm_te_recipe {
     TDM_TE_NONE,
     TDM_TE_DELAYED,    /* DelayedScaling: the scale is that of steps before */
     TDM_TE_TENSORWISE, /* Float8CurrentScaling: the scale is that of the tensor */
-    TDM_TE_BLOCKWISE,  /* Float8BlockScaling: an fp32 scale of 128 numbers, of weights of 128 x 128
-                        */
+    TDM_TE_BLOCKWISE,  /* Float8BlockScaling: an fp32 scale of 128 numbers; of weights 128 x 128 */
     TDM_TE_MXFP8,      /* MXFP8BlockScaling: a scale of 8 bits of 32 numbers */
 };
 
 #define TDM_TE_BLOCK 128u      /* of BLOCKWISE: must divide both dimensions of what is gathered */
 #define TDM_TE_MXFP8_BLOCK 32u /* must divide both dimensions */
+
+/* TDM_USAGE if the GPU is too old for the recipe. Source: pytorch/quantization.py
+ * (check_fp8_support, check_fp8_block_scaling_support, check_mxfp8_support). */
+enum tdm_status tdm_te_check(enum tdm_te_recipe recipe, const struct tdm_gpu_facts *gpu,
+                             struct tdm_error *err);
 
 /* Are scales those of blocks? */
 bool tdm_te_by_blocks(enum tdm_te_recipe recipe);

@@ -279,7 +279,8 @@ static struct flops projection_flops(const struct tdm_torch_settings *s, enum td
     }
 }
 
-/* P-tuning's encoder: three products of the virtual tokens, which are in no checkpoint. */
+/* The encoder of a prompt or prefix: its products of the virtual tokens, forward and twice
+ * backward, which are in no checkpoint. */
 static double encoder_flops(const struct tdm_model *model, const struct tdm_torch_settings *s)
 {
     struct tdm_adapter_matrix shapes[TDM_PROMPT_WEIGHTS];

@@ -570,7 +570,7 @@ static void inputs_are_kept_in_8_bits(void **state)
         }
 }
 
-/* Scales of blocks lie beside rows and columns, which are both there on any card: of weights fp32
+/* Scales of blocks lie beside rows and columns, which are both there: of weights fp32
  * for 128 x 128 numbers, of inputs, of which columns are kept, fp32 for 128; with mxfp8 a byte for
  * 32 numbers of either. */
 static void blocks_have_scales(void **state)
@@ -581,6 +581,8 @@ static void blocks_have_scales(void **state)
     for (unsigned c = 0; c < 4; c++)
         for (unsigned r = 0; r < 2; r++) {
             const unsigned card = c / 2;
+            if (card == 0 && r == 1)
+                continue;                    /* a Hopper GPU has no mxfp8 */
             const bool divided = c % 2 != 0; /* ranks keep their rows of what norms make */
             const uint64_t saved = rows * ((8192 + 8192) / (divided ? 4 : 1) + 28672 / 4);
             const char *with = divided ? "sequence_parallel=yes" : "";
