@@ -21,8 +21,9 @@ struct correction {
     const char *path;
     struct tdm_trace_reader *reader;
     struct tdm_rate_fit *fit;
-    struct tdm_machine *machine; /* of the first program; owned */
-    double *seconds;             /* [ops] of the step being noted; 0: not known */
+    struct tdm_machine *machine;         /* of the first program; owned */
+    const struct tdm_schedule *schedule; /* of the step being noted */
+    double *seconds;                     /* [ops] of the step being noted; 0: not known */
     uint64_t op_count;
     size_t noted_steps;
 };
@@ -32,7 +33,8 @@ static enum tdm_status note_op(void *self, const struct tdm_item *item, struct t
     const struct correction *c = self;
     if (item->kind != TDM_RUN || item->op->number >= c->op_count)
         return TDM_OK;
-    return tdm_rate_fit_add(c->fit, c->machine, item->op, c->seconds[item->op->number], err);
+    return tdm_rate_fit_add(c->fit, c->schedule->machine, item->op, c->seconds[item->op->number],
+                            err);
 }
 
 static enum tdm_status note_step(struct correction *c, const struct tdm_program *program,
@@ -90,6 +92,7 @@ static enum tdm_status note_program(struct correction *c, int64_t id, struct tdm
         status = tdm_hint(err, "run schedules of one machine");
     }
     bool first = true;
+    c->schedule = schedule;
     for (size_t i = 0; i < count && status == TDM_OK; i++) {
         if (steps[i].program != id || !steps[i].timed)
             continue;

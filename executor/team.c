@@ -159,14 +159,15 @@ void tdm_team_waits(struct tdm_team *team, uint32_t rank, uint32_t waits_for)
 }
 
 /* "attention, layer 13, chunk 57", as far as it is known. */
+/* Layers, chunks and rounds are counted from 1, as in the line of progress. */
 static void name_op(enum tdm_op_kind kind, uint32_t layer, const char *what, uint32_t number,
                     char out[TDM_TEAM_WHERE])
 {
     int at = snprintf(out, TDM_TEAM_WHERE, "%s", tdm_op_kind_name(kind));
     if (layer != TDM_NONE)
-        at += snprintf(out + at, TDM_TEAM_WHERE - (size_t)at, ", layer %u", layer);
+        at += snprintf(out + at, TDM_TEAM_WHERE - (size_t)at, ", layer %u", layer + 1);
     if (number != TDM_NONE)
-        snprintf(out + at, TDM_TEAM_WHERE - (size_t)at, ", %s %u", what, number);
+        snprintf(out + at, TDM_TEAM_WHERE - (size_t)at, ", %s %u", what, number + 1);
 }
 
 static const char *describe(const struct position *at, double now, char out[TDM_TEAM_WHERE])
@@ -228,14 +229,14 @@ static enum tdm_status lose(struct tdm_team *team, uint32_t lost, const char *go
     if (team->failed == TDM_NONE || (team->failed == lost && !team->is_lost)) {
         team->failed = lost;
         team->is_lost = true;
-        tdm_fail(&team->lost, TDM_INTERRUPTED, "rank %u has not reached %s; it has been %s", lost,
-                 goal, where);
+        tdm_fail(&team->lost, TDM_IO, "rank %u has not reached %s; it has been %s", lost, goal,
+                 where);
     }
     if (err != NULL)
         *err = team->lost;
     pthread_mutex_unlock(&team->lock);
     end_waits(team, lost);
-    return TDM_INTERRUPTED;
+    return TDM_IO;
 }
 
 enum tdm_status tdm_team_lose(struct tdm_team *team, uint32_t rank, uint32_t lost,

@@ -158,6 +158,8 @@ static void take_like(const struct tdm_request *request, struct tdm_schedule *sc
     tdm_shared_state_take(schedule, like);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         pins->has_home[state] = true;
+    pins->has_weight_slices = like->ranks > 1;
+    pins->weight_slices = like->sliced_weights;
     /* equal dtypes make losses comparable */
     schedule->dtypes.activations = like->dtypes.activations;
     schedule->dtypes.kv = like->dtypes.kv;
@@ -245,8 +247,11 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = apply_keys(request, schedule, pins, err);
     if (status == TDM_OK)
         status = set_budget(request, schedule, pins, err);
-    if (status == TDM_OK && request->like != NULL)
+    if (status == TDM_OK && request->like != NULL) {
+        schedule->sliced_weights = pins->weight_slices;
         status = check_like(request, schedule, err);
+        schedule->sliced_weights = false; /* what ranks choose is set when there are any */
+    }
     if (status == TDM_OK && pins->gradient_slots > 1 && request->ranks <= 1)
         status = tdm_fail(err, TDM_USAGE,
                           "--set rings.gradients: one rank need not sum gradients over others; use "

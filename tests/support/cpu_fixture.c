@@ -6,6 +6,7 @@
 #include "executor/backends.h"
 #include "schedule/optimizer.h"
 #include "schedule/program.h"
+#include "schedule/ranks.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -130,6 +131,7 @@ static void make_chunks(struct bench *bench)
         for (uint32_t c = first; c < program->chunk_count; c++)
             bench->chunks[c].last_chunk = program->chunk_count - 1;
     }
+    tdm_ranks_deal(bench->chunks, program->chunk_count, 1, TDM_DEAL_SNAKE, NULL);
 }
 
 void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
