@@ -459,7 +459,7 @@ static void memory_runs_out_anywhere(void **state)
     const struct tdm_method_key *key;
     (void)state;
     must(tdm_model_load("qwen2.5-1.5b", &model, &err), &err);
-    must(tdm_machine_load("rtx-4090", &machine, &err), &err);
+    must(tdm_machine_load("rtx-5090", &machine, &err), &err);
     for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++)
         for (size_t t = 0; t < sizeof(tokens) / sizeof(tokens[0]) && method->system != NULL; t++) {
             for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
