@@ -102,6 +102,7 @@ static enum tdm_status multiply(const void *of, cudaStream_t stream, struct tdm_
     return tdm_cuda_multiply(job->matmul, 1, job->x, stream, err);
 }
 
+/* The sizes of a tile by its number in cuBLASLt. */
 static const char *tile_name(uint32_t tile, char *buffer, size_t bytes)
 {
     static const struct {
@@ -186,11 +187,14 @@ int main(int argc, char **argv)
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--seconds") == 0)
             seconds = atof(argv[i + 1]);
-        else if (strcmp(argv[i], "--chunk") == 0 && count < MOST_CHUNKS)
+        else if (strcmp(argv[i], "--chunk") == 0 && count < MOST_CHUNKS &&
+                 strtoull(argv[i + 1], NULL, 10) > 0)
             chunks[count++] = strtoull(argv[i + 1], NULL, 10);
         else
             return 2;
     }
+    if (argc % 2 == 0) /* an option without a value */
+        return 2;
     if (count == 0)
         count = 2;
     for (uint32_t i = 0; i < count; i++)

@@ -6,8 +6,9 @@
  * at its power limit and clocks at 1,500 to 1,700 of 1,980 MHz. Then the speed of a kernel is that
  * of its energy: tiles of 256 x 128 and 176 x 128 need less than those of 320 x 128 and 192 x 192,
  * which cuBLASLt often proposes, and an idle multiprocessor costs less than its share. The rates
- * below fit what bench/product_bench measured, each kernel held for half a second
- * (docs/results.md).
+ * below were fitted to the proposals for the products of Qwen2.5-7B in chunks of 4,096 and 8,192
+ * tokens, each held on one H200 (2026-11-26). bench/product_bench measures such proposals and shows
+ * which one these rates take (docs/results.md, Products).
  */
 #include "executor/cuda/product_choice.h"
 
@@ -20,8 +21,8 @@
 #define WAVE_EXPONENT 0.4
 
 /* What kernels with such a tile reach, held, in whole waves and with a large depth; and the depth
- * at which they reach half of it. Tiles have their
- * numbers in cuBLASLt, whose older headers lack names for some. Its rows are our columns. */
+ * at which they reach half of it. `tile` is its number in cuBLASLt, whose older headers lack names
+ * for some. The rows of its tiles are our columns. */
 struct tile_rate {
     uint32_t tile, rows, columns;
     double teraflops, half_depth;
