@@ -185,7 +185,7 @@ static void a_rank_is_lost(void **state)
     hindrance.fails = 1;
     hindrance.late_nanoseconds = UINT64_C(2500000000);
     (void)tdm_hindered(&hindrance);
-    assert_int_equal(run_step(&t, &tdm_transport_nccl, seed, &left, &err), TDM_INTERRUPTED);
+    assert_int_equal(run_step(&t, &tdm_transport_nccl, seed, &left, &err), TDM_IO);
     assert_int_equal(strncmp(err.message, "rank 1 has not reached ", 23), 0);
     close_trial(&t);
 }
