@@ -6,7 +6,7 @@
 #   neither          use it if found in $CUDA_HOME, $CUDA_PATH, on PATH or in /usr/local/cuda
 #
 #   --with-cuda-arch=native  compile for the GPUs of this computer, or if it has none for Hopper (default)
-#   --with-cuda-arch=all     for every architecture that we want and nvcc knows
+#   --with-cuda-arch=all     for every card since Ampere, as far as nvcc knows it; code for 80 runs on 86 and 89
 #   --with-cuda-arch=80,90   for these
 #
 # Each architecture takes as long as the first one. NVCC_GENCODE, if set, is used as it is.
@@ -113,7 +113,7 @@ AC_DEFUN([TDM_CUDA_ARCH], [
 tdm_codes=" `$NVCC --list-gpu-code 2>/dev/null | tr '\n' ' '`"
 cuda_arch=
 AS_CASE(["$with_cuda_arch"],
-  [all], [tdm_archs="80 86 89 90 100 120"],
+  [all], [tdm_archs="80 90 100 120"],
   [native|yes], [
     AC_MSG_CHECKING([for a GPU to compile for])
     # "9.0" a line; a tool without a GPU or a driver may print words
