@@ -161,4 +161,5 @@ cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/meth
 	tests/methods/unit_settings \
 	tests/methods/unit_torch_allocator
 tests_methods_unit_remedies_SOURCES = tests/methods/unit_remedies.c tests/support/cases.c tests/support/cases.h
+tests_methods_unit_methods_SOURCES = tests/methods/unit_methods.c tests/support/cases.c tests/support/cases.h
 tests_methods_property_keys_SOURCES = tests/methods/property_keys.c tests/support/cases.c tests/support/cases.h

@@ -11,8 +11,8 @@
 
 /* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
  * known whether the minimum is at most `enough`. Schedules of a chunk size and an order take about
- * as much more of the other place than estimated: where they exceed its limit, others are not
- * lowered that would do so by half the least excess seen. */
+ * as much more of the other place than estimated: where n of them exceeded its limit, others are
+ * not lowered that would do so by 1 - 2^-n of the least excess seen. */
 static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place place, bool estimated,
                                   uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
@@ -20,7 +20,10 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         return TDM_OK;
     const enum tdm_place other = tdm_other_place(run->space.schedule, place);
     const uint64_t limit_bytes = run->limit_bytes[other];
-    uint64_t excess_bytes[TDM_BASES][TDM_ORDERS] = {{0}}; /* the least so far */
+    struct {
+        uint64_t bytes; /* the least so far */
+        uint32_t seen;
+    } excesses[TDM_BASES][TDM_ORDERS] = {{{0}}}, *excess;
     run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
     if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
@@ -31,8 +34,8 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
             enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
         if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
-        uint64_t *excess = &excess_bytes[recipe.size][recipe.order];
-        if (recipe.bytes[other] + *excess / 2 > limit_bytes)
+        excess = &excesses[recipe.size][recipe.order];
+        if (recipe.bytes[other] + excess->bytes - (excess->bytes >> excess->seen) > limit_bytes)
             continue;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
@@ -43,7 +46,8 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         tdm_program_free(program);
         if (used_bytes[other] > limit_bytes) {
             const uint64_t by = used_bytes[other] - recipe.bytes[other]; /* never too high */
-            *excess = *excess == 0 || by < *excess ? by : *excess;
+            excess->bytes = excess->seen == 0 || by < excess->bytes ? by : excess->bytes;
+            excess->seen += excess->seen < 63;
         } else if (used_bytes[place] < *least)
             *least = used_bytes[place];
     }

@@ -449,7 +449,7 @@ long_tests += \
 	tests/schedule/unit_order \
 	tests/schedule/unit_pack \
 	tests/planner/unit_planner \
-	tests/methods/unit_remedies \
+	tests/methods/unit_methods tests/methods/unit_remedies \
 	tests/models/unit_saving \
 	tests/schedule/unit_schedule \
 	tests/schedule/unit_schedule_json \
