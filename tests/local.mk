@@ -341,6 +341,7 @@ golden_tests += \
 	tests/goldens/context.test \
 	tests/goldens/data.test \
 	tests/goldens/diff.test \
+	tests/goldens/doctor-nccl.test \
 	tests/goldens/doctor-schedules.test \
 	tests/goldens/documents.test \
 	tests/goldens/evaluate-like.test \
