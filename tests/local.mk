@@ -390,6 +390,7 @@ golden_tests += \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
 	tests/goldens/report-unfinished.test tests/goldens/report-watch.test \
+	tests/goldens/resume-ranks.test \
 	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
