@@ -15,11 +15,16 @@
 #include "commands/print.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -112,22 +117,53 @@ static void check_gpus(struct check *check)
     set(check, count > 0, count > 0 ? text : "none");
 }
 
-/* NCCL, as the executor finds it. */
-static void check_nccl(struct check *check)
+/* Loads NCCL as the executor does and writes its version to `fd`. Does not return: this is the body
+ * of a child process. */
+static _Noreturn void tell_nccl_version(int fd)
 {
     const char *given = getenv("TIDEMARK_NCCL");
-    void *library = dlopen(given == NULL ? "libnccl.so.2" : given, RTLD_LAZY | RTLD_LOCAL);
     int (*get_version)(int *) = NULL;
-    int version = 0;
-    char text[64] = "";
+    int version = 0, silent = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const struct rlimit no_core = {0, 0};
+    (void)setrlimit(RLIMIT_CORE, &no_core);
+    alarm(10); /* it may wait for ever */
+    if (silent >= 0) {
+        (void)dup2(silent, STDOUT_FILENO);
+        (void)dup2(silent, STDERR_FILENO);
+    }
+    void *library = dlopen(given == NULL ? "libnccl.so.2" : given, RTLD_LAZY | RTLD_LOCAL);
     if (library != NULL)
         *(void **)&get_version = dlsym(library, "ncclGetVersion");
     if (get_version != NULL && get_version(&version) == 0)
-        snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version / 100 % 100,
-                 version % 100);
-    set(check, text[0] != '\0', text);
-    if (library != NULL)
-        dlclose(library);
+        (void)!write(fd, &version, sizeof(version));
+    _exit(0);
+}
+
+/* NCCL, as the executor finds it. A child process asks it: the first call sets it up, and where it
+ * has no memory, or meets an odd driver, it may take its process with it. */
+static void check_nccl(struct check *check)
+{
+    int ends[2], version = 0, how = 0;
+    if (pipe(ends) != 0) {
+        set(check, false, strerror(errno));
+        return;
+    }
+    const pid_t child = fork();
+    if (child == 0)
+        tell_nccl_version(ends[1]);
+    const int reason = errno;
+    (void)close(ends[1]);
+    const bool told = child > 0 && read(ends[0], &version, sizeof(version)) == sizeof(version);
+    (void)close(ends[0]);
+    while (child > 0 && waitpid(child, &how, 0) < 0 && errno == EINTR)
+        continue;
+    set(check, told, child < 0 ? strerror(reason) : "not found");
+    if (told)
+        snprintf(check->value, sizeof(check->value), "%d.%d.%d", version / 10000,
+                 version / 100 % 100, version % 100);
+    else if (child > 0 && WIFSIGNALED(how))
+        snprintf(check->value, sizeof(check->value), "loading it ended a process by signal %d, %s",
+                 WTERMSIG(how), strsignal(WTERMSIG(how)));
 }
 
 static void check_data(struct check *check)
@@ -144,19 +180,23 @@ static void check_data(struct check *check)
 static void check_here(struct check *check)
 {
     char text[640];
+    if (strcmp(check->name, "data") == 0) {
+        check_data(check);
+        return;
+    }
+    if (strcmp(check->name, "NCCL") == 0) {
+        check_nccl(check);
+        return;
+    }
     if (strcmp(check->name, "tidemark-executor") == 0)
         set(check, tdm_executor_find(text, sizeof(text)), text);
-    else if (strcmp(check->name, "data") == 0)
-        check_data(check);
     else if (strcmp(check->name, "GPUs") == 0)
         check_gpus(check);
-    else if (strcmp(check->name, "NCCL") == 0)
-        check_nccl(check);
     else if (strcmp(check->name, "NVIDIA driver") == 0)
         set(check, first_line("/proc/driver/nvidia/version", text, sizeof(text)), text);
     else
         set(check, tdm_program_on_path(check->name, text, sizeof(text)), text);
-    if (!check->ok && strcmp(check->name, "data") != 0)
+    if (!check->ok)
         set(check, false, "not found");
 }
 

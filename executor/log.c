@@ -239,12 +239,12 @@ static const char *number(double value, char out[32])
     return out;
 }
 
-/* A loss, which may be "nan" or "inf". */
-static const char *loss(const struct tdm_log_step *step, char out[32])
+/* A number that was computed, or not: then nothing. It may be "nan" or "inf". */
+static const char *computed(bool is_known, double value, char out[32])
 {
-    if (!step->has_loss || isfinite(step->loss))
-        return number(step->loss, out);
-    snprintf(out, 32, "%s", isnan(step->loss) ? "nan" : step->loss < 0 ? "-inf" : "inf");
+    if (!is_known || isfinite(value))
+        return number(is_known ? value : NAN, out);
+    snprintf(out, 32, "%s", isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
     return out;
 }
 
@@ -261,20 +261,23 @@ static double gib(uint64_t bytes)
     return bytes > 0 ? (double)bytes / 0x1p30 : NAN;
 }
 
-/* Adds a row and events of the norms. */
+/* Adds a row of the norms, with empty cells if they are not known, and else events. */
 static enum tdm_status log_norms(struct tdm_log *log, const struct tdm_log_step *step,
                                  struct tdm_error *err)
 {
     enum { AT_ONCE = 16 };
     struct tdm_event_scalar scalars[AT_ONCE];
     char tags[AT_ONCE][CELL_BYTES + 16], name[CELL_BYTES], text[32];
+    const bool is_known = step->unit_norms != NULL;
     size_t bytes = (size_t)snprintf(log->row, log->row_bytes, "%" PRIu64, step->step);
     for (uint32_t part = 0; part < part_count(log); part++)
-        bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
-                                  number(part_norm(log, step, part), text));
+        bytes +=
+            (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
+                             computed(is_known, is_known ? part_norm(log, step, part) : NAN, text));
     bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, "\n");
     enum tdm_status status = tdm_file_put(log->norms.fd, log->norms.path, log->row, bytes, err);
-    for (uint32_t first = 0; first < part_count(log) && status == TDM_OK; first += AT_ONCE) {
+    for (uint32_t first = 0; is_known && first < part_count(log) && status == TDM_OK;
+         first += AT_ONCE) {
         uint32_t count = 0;
         for (; count < AT_ONCE && first + count < part_count(log); count++) {
             snprintf(tags[count], sizeof(tags[count]), "gradient_norm/%s",
@@ -296,7 +299,8 @@ enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *ste
         return TDM_OK;
     int bytes =
         snprintf(row, sizeof(row), "%" PRIu64 ",%s,%s,%s,%s,%s,%s,%s,%s\n", step->step,
-                 loss(step, text[0]), number(step->gradient_norm, text[1]),
+                 computed(step->has_loss, step->loss, text[0]),
+                 computed(step->has_norm, step->gradient_norm, text[1]),
                  number(step->learning_rate, text[2]), number(step->seconds, text[3]),
                  number(step->tokens_per_second, text[4]), number(step->mfu, text[5]),
                  count(step->device_used_bytes, text[6]), count(step->host_used_bytes, text[7]));
@@ -313,7 +317,7 @@ enum tdm_status tdm_log_step(struct tdm_log *log, const struct tdm_log_step *ste
     if (tdm_file_put(log->train.fd, log->train.path, row, (size_t)bytes, &failure) == TDM_OK)
         (void)tdm_events_add(log->events.fd, log->events.path, step->step,
                              sizeof(scalars) / sizeof(scalars[0]), scalars, &failure);
-    if (failure.status == TDM_OK && step->unit_norms != NULL)
+    if (failure.status == TDM_OK)
         (void)log_norms(log, step, &failure);
     return lose(log, &failure, err);
 }

@@ -41,12 +41,12 @@ uint32_t tdm_log_evaluated(const struct tdm_log *log);
 /* What is logged of a step. */
 struct tdm_log_step {
     uint64_t step;
-    bool has_loss;              /* else nothing is computed */
-    double loss, gradient_norm; /* of the norm NAN: not known */
+    bool has_loss, has_norm; /* else they are not known */
+    double loss, gradient_norm;
     /* [layers + 2] of the model's units, before clipping; NULL: not known */
     const double *unit_norms;
-    double learning_rate, seconds, tokens_per_second, mfu;
-    uint64_t device_used_bytes, host_used_bytes; /* 0: not known */
+    double learning_rate, seconds, tokens_per_second, mfu; /* NAN: not known */
+    uint64_t device_used_bytes, host_used_bytes;           /* 0: not known */
 };
 
 /* Both return the failure of a write once; then they do nothing, and so the run can go on. */

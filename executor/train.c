@@ -208,6 +208,7 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
     const struct tdm_log_step logged = {
         .step = ended->number,
         .has_loss = t->run->options->backend->executes,
+        .has_norm = has_norms,
         .loss = ended->loss,
         .gradient_norm = ended->gradient_norm,
         .unit_norms = has_norms ? t->unit_norms : NULL,
@@ -228,11 +229,13 @@ static void log_step(const struct training *t, const struct ended_step *ended, d
 static void fill_log(const struct training *t)
 {
     const uint64_t had = tdm_log_last_step(t->log);
+    const bool executes = t->run->options->backend->executes;
     struct tdm_error failure = {.status = TDM_OK};
     for (uint64_t step = had + 1; had > 0 && step <= t->history.count; step++) {
         const struct tdm_history_step *known = &t->history.steps[step - 1];
         const struct tdm_log_step logged = {.step = step,
-                                            .has_loss = t->run->options->backend->executes,
+                                            .has_loss = executes,
+                                            .has_norm = executes && !isnan(known->gradient_norm),
                                             .loss = known->loss,
                                             .gradient_norm = known->gradient_norm,
                                             .learning_rate = NAN,

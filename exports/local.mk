@@ -30,5 +30,6 @@ cmocka_tests += tests/exports/unit_exports
 tests_exports_unit_exports_SOURCES = tests/exports/unit_exports.c tests/support/unpickle.c \
 	tests/support/unpickle.h tests/support/random_schedule.c tests/support/random_schedule.h \
 	tests/support/cases.c tests/support/cases.h tests/support/slot_tensors.h
-script_tests += tests/exports/page-in-browser
+script_tests += tests/exports/page-in-browser tests/exports/perfetto-reads
+EXTRA_DIST += tests/exports/perfetto.py
 long_tests += tests/exports/unit_exports

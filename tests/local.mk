@@ -341,6 +341,7 @@ golden_tests += \
 	tests/goldens/context.test \
 	tests/goldens/data.test \
 	tests/goldens/diff.test \
+	tests/goldens/doctor-nccl.test \
 	tests/goldens/doctor-schedules.test \
 	tests/goldens/documents.test \
 	tests/goldens/evaluate-like.test \
@@ -389,6 +390,7 @@ golden_tests += \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
 	tests/goldens/report-unfinished.test tests/goldens/report-watch.test \
+	tests/goldens/resume-ranks.test \
 	tests/goldens/resume.test \
 	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \

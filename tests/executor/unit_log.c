@@ -216,9 +216,11 @@ static void add(struct tdm_log *log, uint64_t step)
     struct tdm_error err;
     const double norms[] = {0.25, NAN, 4, 0.5}; /* layers, embedding, head */
     const struct tdm_log_step row = {.step = step,
+                                     .has_loss = step != 3,
+                                     .has_norm = step != 2,
                                      .loss = 2.5,
-                                     .gradient_norm = step == 2 ? NAN : 0.125,
-                                     .unit_norms = step == 3 ? NULL : norms,
+                                     .gradient_norm = step == 3 ? INFINITY : 0.125,
+                                     .unit_norms = step == 2 ? NULL : norms,
                                      .learning_rate = 1e-3,
                                      .seconds = 0.5,
                                      .tokens_per_second = 256,
@@ -241,9 +243,13 @@ static void a_log_goes_on(void **state)
     assert_int_equal(tdm_log_evaluation(log, 2, "books", 3.5, 64, 0.25, &err), TDM_OK);
     text_is("log/" TDM_LOG_TRAIN,
             HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
-    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,,0.5\n2,4,0.25,,0.5\n");
+    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,nan,0.5\n2,,,,\n");
     text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n2,3.5,64,0.25,books\n");
     add(log, 3);
+    text_is("log/" TDM_LOG_TRAIN, HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n"
+                                       "2,2.5,,0.001,0.5,256,0.25,,1024\n"
+                                       "3,,inf,0.001,0.5,256,0.25,,1024\n");
+    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,nan,0.5\n2,,,,\n3,4,0.25,nan,0.5\n");
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
     assert_int_equal(tdm_log_check("log", false, false, &err), TDM_USAGE);
     assert_int_equal(tdm_log_check("log", false, true, &err), TDM_OK);
@@ -253,7 +259,7 @@ static void a_log_goes_on(void **state)
     add(log, 2);
     text_is("log/" TDM_LOG_TRAIN,
             HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
-    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,,0.5\n2,4,0.25,,0.5\n");
+    text_is("log/" TDM_LOG_NORMS, NORMS_HEAD "1,4,0.25,nan,0.5\n2,,,,\n");
     text_is("log/" TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n");
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
     assert_int_equal(tdm_log_open("log", 2, 0, &log, &err), TDM_OK);

@@ -4,8 +4,9 @@
  * the threads of one process. With it the loader, the calls, their grouping and failures are tested
  * without a GPU.
  *
- * FAKE_NCCL_VERSION is the version that it says it has. FAKE_NCCL_FAILS="CALL:RANK:N" lets the N-th
- * call of a function fail on a rank: "send:1:3". "init:2:1" lets rank 2 not join.
+ * FAKE_NCCL_VERSION is the version that it says it has; asked for it, "crash" ends the process, as
+ * NCCL does that finds no memory. FAKE_NCCL_FAILS="CALL:RANK:N" lets the N-th call of a function
+ * fail on a rank: "send:1:3". "init:2:1" lets rank 2 not join.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -70,6 +71,8 @@ static bool fails(const char *call, int rank, int number)
 int ncclGetVersion(int *version)
 {
     const char *given = getenv("FAKE_NCCL_VERSION");
+    if (given != NULL && strcmp(given, "crash") == 0)
+        abort();
     *version = given == NULL ? 22807 : atoi(given);
     return SUCCESS;
 }
