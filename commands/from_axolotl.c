@@ -50,12 +50,20 @@ static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const c
 static enum tdm_status read_checkpoints(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
-    if (!json_is_string(value))
+    if (!json_is_string(value) || tdm_from_is_off(value) || tdm_from_is(value, "true"))
         return tdm_from_read_checkpoints(r, path, value);
     r->from->checkpoints = true;
     return tdm_from_is(value, "offload")
                ? tdm_from_pair(r, "checkpoint_offload", "alst")
                : tdm_from_lack(r, path, "predicted as checkpoints that stay on the GPU");
+}
+
+/* "auto": on where PyTorch can. */
+static enum tdm_status read_compile(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    return tdm_from_is(value, "auto") ? tdm_from_pair(r, "compile", "all")
+                                      : tdm_from_read_compile(r, path, value);
 }
 
 static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *path,
@@ -257,8 +265,9 @@ static const struct tdm_from_rule rules[] = {
     {"activation_offloading", LACK "activations are predicted on the GPU"},
     {"layer_offloading", REFUSE "offloaded layers are not known"},
     {"selective_checkpointing", LACK "checkpoints of whole layers are predicted"},
-    {"torch_compile", LACK "predicted without torch.compile"},
-    {"torch_compile_*", IGNORE "torch_compile says it"},
+    {"torch_compile", READ(read_compile)},
+    {"torch_compile_mode", READ(tdm_from_read_compile_mode)},
+    {"torch_compile_backend", IGNORE "torch_compile says it"},
     {"deepspeed", READ(tdm_from_read_deepspeed)},
     {"deepcompile", REFUSE "DeepCompile is not known"},
     {"fsdp", READ(read_fsdp)},

@@ -37,6 +37,24 @@ static enum tdm_status read_second_copy(const struct tdm_from_reading *r, const 
     return tdm_from_pair(r, "zero_hpz_partition_size", text);
 }
 
+/* Sizes of fp16 are those of bf16, and both are looked through for infinite gradients. */
+static enum tdm_status read_half(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is_off(value) || tdm_from_is(value, "auto"))
+        return tdm_from_note(r, path, "fp16 is off");
+    return tdm_from_lack(r, path, "predicted as bf16, whose sizes are the same");
+}
+
+/* ZeRO-Offload++: the share of states that are in host memory. */
+static enum tdm_status read_ratio(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    if (json_is_number(value) && json_number_value(value) >= 1)
+        return tdm_from_note(r, path, "all states are offloaded");
+    return tdm_from_lack(r, path, "predicted with all states offloaded");
+}
+
 /* DeepSpeed 0.19: runtime/config.py, zero/config.py. */
 static const struct tdm_from_rule deepspeed_rules[] = {
     {"train_micro_batch_size_per_gpu", SAYS(BATCH)},
@@ -48,11 +66,14 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"zero_optimization.offload_param.device", SET "offload_param"},
     {"zero_optimization.offload_param.pin_memory", SET "pin_memory"},
     {"zero_optimization.offload_optimizer.buffer_count", SET "optimizer_buffer_count"},
-    {"zero_optimization.offload_optimizer.*", IGNORE "not modelled"},
+    {"zero_optimization.offload_optimizer.ratio", READ(read_ratio)},
+    {"zero_optimization.offload_optimizer.pipeline*", LACK "predicted without its buffers"},
+    {"zero_optimization.offload_optimizer.super_offload", LACK "predicted without it"},
+    {"zero_optimization.offload_optimizer.*", IGNORE NO_MEMORY},
     {"zero_optimization.offload_param.buffer_count", SET "param_buffer_count"},
     {"zero_optimization.offload_param.buffer_size", SET "param_buffer_size"},
     {"zero_optimization.offload_param.max_in_cpu", SET "max_in_cpu"},
-    {"zero_optimization.offload_param.*", IGNORE "not modelled"},
+    {"zero_optimization.offload_param.*", IGNORE NO_MEMORY},
     {"zero_optimization.contiguous_gradients", SET "contiguous_gradients"},
     {"zero_optimization.overlap_comm", SET "overlap_comm"},
     {"zero_optimization.reduce_scatter", SET "reduce_scatter"},
@@ -83,10 +104,13 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"communication_data_type", SET "communication_data_type"},
     {"data_types.grad_accum_dtype", SET "grad_accum_dtype"},
     {"bf16.enabled", IGNORE "bf16 is assumed"},
-    {"bf16.*", IGNORE "not modelled"},
+    {"bf16.bf16_master_weights_and_grads", LACK "predicted with fp32 masters"},
+    {"bf16.bf16_optimizer_states", LACK "predicted with moments in fp32"},
+    {"bf16.*", IGNORE NO_MEMORY},
     {"bfloat16.enabled", IGNORE "bf16 is assumed"},
-    {"fp16.enabled", REFUSE "only bf16 is known"},
-    {"fp16.*", IGNORE "fp16 is off"},
+    {"fp16.enabled", READ(read_half)},
+    {"fp16.fp16_master_weights_and_grads", LACK "predicted with fp32 masters"},
+    {"fp16.*", IGNORE NO_MEMORY},
     {"amp.*", IGNORE "apex is off"},
     {"optimizer.type", READ(read_optimizer)},
     {"optimizer.params.torch_adam", REFUSE "say --set optimizer=torch_adam"},
@@ -109,6 +133,11 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"seq_parallel_communication_data_type", IGNORE NO_MEMORY},
     {"sequence_parallel_size", ONE "name the method, --method ulysses"},
     {"compile.*", REFUSE "DeepCompile is not known"},
+    {"tensor_parallel.autotp_size", ONE "AutoTP is not known"},
+    {"tensor_parallel.*", IGNORE "AutoTP is off"},
+    {"expert_parallel.enabled",
+     REFUSE "AutoEP is not known; deepspeed.moe is, as --set ep_size=N of zero2"},
+    {"expert_parallel.*", IGNORE "AutoEP is off"},
     {"activation_checkpointing.*", IGNORE "transformers' own checkpoints are set by checkpointing"},
     {.key = NULL},
 };
@@ -158,7 +187,7 @@ enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const ch
 static enum tdm_status read_distributed(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
-    if (tdm_from_is(value, "NO"))
+    if (tdm_from_is(value, "NO") || json_is_false(value)) /* without quotes, in YAML */
         r->from->method = r->from->method == NULL ? "parallel" : r->from->method;
     else if (tdm_from_is(value, "MULTI_GPU"))
         r->from->method = r->from->method == NULL ? "ddp" : r->from->method;
@@ -196,7 +225,8 @@ static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
 {
     bool sharded = tdm_from_is(json_object_get(r->root, "distributed_type"), "FSDP");
     r->from->is_training = true;
-    if (tdm_from_is(json_object_get(r->root, "distributed_type"), "NO"))
+    if (tdm_from_is_off(json_object_get(r->root, "distributed_type")) &&
+        json_object_get(r->root, "distributed_type") != NULL)
         r->from->gpus = 1; /* whatever num_processes says */
     if (sharded && r->from->bf16)
         return tdm_from_pair(r, "weights_dtype", "fp32");
@@ -230,8 +260,11 @@ static const struct tdm_from_rule accelerate_rules[] = {
     {"parallelism_config.parallelism_config_cp_comm_strategy", SET "rotate_method"},
     {"parallelism_config.parallelism_config_sp_size", ONE "name the method, as --method ulysses"},
     {"parallelism_config.*", IGNORE NO_MEMORY},
-    {"dynamo_config.*", REFUSE "torch.compile is not known"},
-    {"dynamo_backend", REFUSE "torch.compile is not known"},
+    {"dynamo_config.dynamo_backend", READ(tdm_from_read_compile)},
+    {"dynamo_config.dynamo_mode", READ(tdm_from_read_compile_mode)},
+    {"dynamo_config.dynamo_use_regional_compilation", IGNORE "read with dynamo_backend"},
+    {"dynamo_config.*", IGNORE NO_MEMORY},
+    {"dynamo_backend", READ(tdm_from_read_compile)},
     {"fp8_config.backend", IGNORE "read with mixed_precision"},
     {"fp8_config.use_mxfp8_block_scaling", REFUSE "one scale a tensor is known"},
     {"fp8_config.enable_fsdp_float8_all_gather", SET "enable_fsdp_float8_all_gather"},

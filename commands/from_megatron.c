@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
+#define NO_HYBRIDS "hybrids with Mamba are not known of Megatron-LM; parallel and fsdp take them"
 #define OF_MODEL "the model is named on the command line"
 
 /* MODEL_ARGS of a test, or the whole file. */
@@ -253,6 +254,7 @@ static const struct tdm_from_rule argument_rules[] = {
     {"squared_relu", REFUSE "SwiGLU and GELU are known"},
     {"disable_bias_linear", SET "disable_bias_linear"},
     {"position_embedding_type", READ(read_positions)},
+    {"no_position_embedding", IGNORE "position_embedding_type says it"},
     {"use_rotary_position_embeddings", ON "position_embedding_type=rope"},
     {"hidden_dropout", SET "hidden_dropout"},
     {"attention_dropout", IGNORE "the kernel makes its mask again"},
@@ -291,9 +293,9 @@ static const struct tdm_from_rule argument_rules[] = {
     {"experimental_attention_variant", REFUSE "full attention is known"},
     {"attention_output_gate", REFUSE "it is not known"},
     {"window_size", REFUSE "full attention is known"},
-    {"hybrid_*", REFUSE "transformers are known"},
-    {"is_hybrid_model", REFUSE "transformers are known"},
-    {"mamba_*", REFUSE "transformers are known"},
+    {"hybrid_*", REFUSE NO_HYBRIDS},
+    {"is_hybrid_model", REFUSE NO_HYBRIDS},
+    {"mamba_*", REFUSE NO_HYBRIDS},
     {"spec", REFUSE "GPT models are known"},
     {"num_layers", IGNORE OF_MODEL},
     {"hidden_size", IGNORE OF_MODEL},

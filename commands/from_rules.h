@@ -121,6 +121,11 @@ enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, cons
                                           const json_t *value);
 enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value);
+/* A backend of torch.compile or a switch, and its mode, of a whole model with its loss. */
+enum tdm_status tdm_from_read_compile(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value);
+enum tdm_status tdm_from_read_compile_mode(const struct tdm_from_reading *r, const char *path,
+                                           const json_t *value);
 /* Ranks of PyTorch's context parallelism: more than one name the method torch-cp. */
 enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value);

@@ -200,7 +200,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     bool adapted = begins(name, "lora_") || begins(name, "qlora_");
     enum tdm_status status = TDM_OK;
     if (json_object_get(r->root, "optimizer") == NULL)
-        return tdm_from_bad(r, "optimizer", NULL, OTHER);
+        return tdm_fail(r->err, TDM_INPUT, "%s: \"optimizer\" is missing; " OTHER, r->file);
     r->from->is_training = true;
     r->from->spread = "fsdp";
     if (adapted && in_section(r, "model", "lora_rank") == NULL)
@@ -284,7 +284,8 @@ static const struct tdm_from_rule rules[] = {
     {.key = NULL},
 };
 
-const struct tdm_from_kind tdm_from_torchtune = {.name = "a config of torchtune",
-                                                 .rules = rules,
-                                                 .signs = {"checkpointer", "metric_logger"},
-                                                 .settle = settle};
+const struct tdm_from_kind tdm_from_torchtune = {
+    .name = "a config of torchtune",
+    .rules = rules,
+    .signs = {"checkpointer", "metric_logger", "enable_activation_checkpointing"},
+    .settle = settle};

@@ -233,9 +233,10 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"fsdp_transformer_layer_cls_to_wrap", IGNORE "every layer is a group"},
     {"deepspeed", READ(tdm_from_read_deepspeed)},
     {"parallelism_config*", REFUSE "name the method, as --method ring"},
-    {"torch_compile", REFUSE "torch.compile is not known"},
-    {"torch_compile_*", IGNORE "torch.compile is off"},
-    {"torchdynamo", REFUSE "torch.compile is not known"},
+    {"torch_compile", READ(tdm_from_read_compile)},
+    {"torch_compile_mode", READ(tdm_from_read_compile_mode)},
+    {"torch_compile_backend", READ(tdm_from_read_compile)},
+    {"torchdynamo", READ(tdm_from_read_compile)},
     /* adapters and quantized weights */
     {"use_peft", IGNORE "keys of adapters say it"},
     {"lora_r", READ(read_adapter)},

@@ -96,11 +96,19 @@ enum tdm_status tdm_from_quiet_pair(const struct tdm_from_reading *r, const char
     return add_pair(r, r->from->quiet, key, value);
 }
 
+static bool is_digits(const json_t *value)
+{
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    return *text != '\0' && text[strspn(text, "0123456789")] == '\0';
+}
+
 enum tdm_status tdm_from_count(const struct tdm_from_reading *r, const char *path,
                                const json_t *value, uint64_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 1)
-        return tdm_from_bad(r, path, value, "it must be a whole number from 1");
+        return tdm_from_bad(r, path, value,
+                            is_digits(value) ? "it must be a whole number from 1, without quotes"
+                                             : "it must be a whole number from 1");
     *out = (uint64_t)json_integer_value(value);
     return TDM_OK;
 }
@@ -111,13 +119,50 @@ const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word)
     return json_array_append_new(r->from->words, kept) == 0 ? json_string_value(kept) : NULL;
 }
 
+/* true and false, also in quotes, or as 1 and 0: accelerate's str_to_bool, axolotl's pydantic. */
 static enum tdm_status read_switch(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value, bool *out)
 {
-    if (!json_is_boolean(value))
+    const json_int_t number = json_integer_value(value);
+    bool on = json_is_true(value) || tdm_from_is(value, "true") || tdm_from_is(value, "True") ||
+              (json_is_integer(value) && number == 1);
+    bool off = json_is_false(value) || tdm_from_is(value, "false") || tdm_from_is(value, "False") ||
+               (json_is_integer(value) && number == 0);
+    if (!on && !off)
         return tdm_from_bad(r, path, value, "it must be true or false");
-    *out = json_is_true(value);
+    *out = on;
     return TDM_OK;
+}
+
+/* transformers, training_args.py torch_compile; accelerate, TorchDynamoPlugin: the whole model, by
+ * its layers where compilation is regional. */
+enum tdm_status tdm_from_read_compile(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    const json_t *regional = json_object_get(json_object_get(r->root, "dynamo_config"),
+                                             "dynamo_use_regional_compilation");
+    bool on = false;
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    if (!tdm_from_is(value, "inductor") && !tdm_from_is(value, "INDUCTOR")) {
+        enum tdm_status status = read_switch(r, path, value, &on);
+        if (status != TDM_OK)
+            return json_is_string(value)
+                       ? tdm_from_bad(r, path, value, "of torch.compile inductor is known")
+                       : status;
+        if (!on)
+            return tdm_from_note(r, path, "off");
+    }
+    return tdm_from_pair(r, "compile", tdm_from_is_off(regional) ? "all" : "layers");
+}
+
+enum tdm_status tdm_from_read_compile_mode(const struct tdm_from_reading *r, const char *path,
+                                           const json_t *value)
+{
+    if (tdm_from_is_off(value) || tdm_from_is(value, "default") || tdm_from_is(value, "auto") ||
+        tdm_from_is(value, "max-autotune-no-cudagraphs"))
+        return tdm_from_note(r, path, "it makes no CUDA graphs");
+    return tdm_from_lack(r, path, "predicted without CUDA graphs");
 }
 
 enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, const char *path,
@@ -146,8 +191,10 @@ enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char
                                     const json_t *value)
 {
     static const char *const methods[] = {NULL, "deepspeed-zero1", "zero2", "zero3"};
-    json_int_t stage = json_integer_value(value);
-    if (!json_is_integer(value) || stage < 1 || stage > 3)
+    /* accelerate and DeepSpeed make a number of one in quotes */
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    json_int_t stage = strlen(text) == 1 ? text[0] - '0' : json_integer_value(value);
+    if (stage < 1 || stage > 3)
         return tdm_from_bad(r, path, value, "stages 1 to 3 of DeepSpeed are known");
     r->from->method = methods[stage];
     return TDM_OK;
@@ -494,6 +541,34 @@ static enum tdm_status settle_shards(const struct tdm_from_reading *r)
     return TDM_OK;
 }
 
+static bool begins(const char *text, const char *beginning)
+{
+    return strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
+/* The optimizer of a DeepSpeed config comes before the trainer's; and accelerate makes
+ * DeepSpeedCPUAdam of torch's AdamW where states are offloaded (utils/deepspeed.py
+ * map_pytorch_optim_to_deepspeed). */
+static enum tdm_status settle_optimizer(const struct tdm_from_reading *r)
+{
+    json_t *pairs = r->from->pairs;
+    bool said = has_pair(pairs, "optimizer=AdamW");
+    bool offloads =
+        has_pair(pairs, "offload_optimizer=cpu") || has_pair(pairs, "offload_optimizer=nvme");
+    const char *why = said ? "the DeepSpeed config says it"
+                           : "states that are offloaded are stepped by DeepSpeedCPUAdam";
+    for (size_t i = json_array_size(pairs); i-- > 0 && (said || offloads);) {
+        const char *pair = json_string_value(json_array_get(pairs, i));
+        if (!begins(pair, said ? "optim=" : "optim=adamw_torch"))
+            continue;
+        enum tdm_status status = tdm_from_note(r, "optim", why);
+        if (status != TDM_OK)
+            return status;
+        json_array_remove(pairs, i);
+    }
+    return TDM_OK;
+}
+
 /* What follows from all files together. */
 static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
 {
@@ -518,6 +593,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = tdm_from_quiet_pair(r, "loss_held", "no");
     if (status == TDM_OK)
         status = settle_shards(r);
+    if (status == TDM_OK)
+        status = settle_optimizer(r);
     snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
     if (status == TDM_OK && from->accumulation > 0)
         status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);

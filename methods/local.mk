@@ -92,6 +92,7 @@ libtidemark_a_SOURCES += \
 	methods/deepspeed/deepspeed.c methods/deepspeed/deepspeed.h \
 	methods/deepspeed/gather.c \
 	methods/deepspeed/method.c \
+	methods/deepspeed/moe.c \
 	methods/deepspeed/nvme.c \
 	methods/deepspeed/parts.h \
 	methods/deepspeed/zero2.c \

@@ -16,6 +16,10 @@ static const struct alias {
     {"gradient_checkpointing", NULL, "checkpointing", NULL},
     {"attn_implementation", "flash_attention_2", "attention", "flash"},
     {"attn_implementation", NULL, "attention", NULL},
+    {"optim", "adamw_torch", "optimizer", "torch_adam"}, /* of DeepSpeed's methods */
+    {"optim", "adamw_torch_fused", "optimizer", "torch_adam_fused"},
+    {"optimizer", "adamw_torch", "optimizer", "torch_adam"},
+    {"optimizer", "adamw_torch_fused", "optimizer", "torch_adam_fused"},
     {"optim", "adamw_torch", "optimizer", "adamw-foreach"},
     {"optim", "adamw_torch_fused", "optimizer", "adamw-fused"},
     {"optimizer", "adamw_torch", "optimizer", "adamw-foreach"},
@@ -187,6 +191,16 @@ static const char *as_key_has_it(const struct tdm_method_key *key, const char *v
     return value;
 }
 
+/* Is there a later row for the same, with a value that the key has where this row's it lacks? */
+static bool has_better(const struct tdm_method_key *key, const struct alias *alias)
+{
+    for (const struct alias *other = alias + 1; other < aliases + ALIASES; other++)
+        if (alias->stands_for != NULL && other->value != NULL &&
+            strcmp(other->name, alias->name) == 0 && strcmp(other->value, alias->value) == 0)
+            return !has_value(key, alias->stands_for) && has_value(key, other->stands_for);
+    return false;
+}
+
 bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value)
 {
@@ -206,7 +220,7 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
             continue;
         size_t k = find_key(method, alias->key, strlen(alias->key));
         const bool own = strcmp(alias->name, alias->key) == 0; /* it only translates values */
-        if (k == TDM_METHOD_MOST_KEYS ||
+        if (k == TDM_METHOD_MOST_KEYS || has_better(tdm_method_key(method, k), alias) ||
             (own && (has_value(tdm_method_key(method, k), text) ||
                      !has_value(tdm_method_key(method, k), alias->stands_for))))
             continue;

@@ -32,6 +32,8 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
     d->s = t->settings.deepspeed;
     d->ranks = t->settings.ranks;
     d->module_count = tdm_layer_module(t->config->layers, 0);
+    if (d->s.ep_size > 0)
+        d->module_count += tdm_moe_modules(t);
     d->modules = calloc(d->module_count, sizeof(*d->modules));
     d->parameters = calloc(most_parameters, sizeof(*d->parameters));
     d->waiting = calloc(most_parameters, sizeof(*d->waiting));
@@ -41,10 +43,12 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
     d->firsts = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->seconds = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->group_elements = calloc(most_parameters, sizeof(*d->group_elements));
+    d->flats = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->trace.backward = calloc(d->module_count, sizeof(*d->trace.backward));
     if (d->modules == NULL || d->parameters == NULL || d->waiting == NULL || d->ahead == NULL ||
         d->alike == NULL || d->masters == NULL || d->firsts == NULL || d->seconds == NULL ||
-        d->group_elements == NULL || d->trace.backward == NULL) {
+        d->group_elements == NULL || d->flats == NULL || d->trace.backward == NULL ||
+        !tdm_moe_create(t, d)) {
         tdm_zero_free(d);
         return NULL;
     }
@@ -66,6 +70,10 @@ void tdm_zero_free(void *state)
     free(d->firsts);
     free(d->seconds);
     free(d->group_elements);
+    free(d->flats);
+    free(d->moe);
+    free(d->moe_parts);
+    free(d->moe_gradients);
     free(d->trace.modules);
     free(d->trace.uses);
     free(d->trace.backward);
@@ -77,9 +85,10 @@ void tdm_zero_free(void *state)
 static void set_shape(const struct tdm_torch_model *t, struct zero_parameter *p, uint32_t module,
                       uint64_t rows, uint64_t columns)
 {
-    uint32_t within = module < TDM_MODULE_FIRST_LAYER
-                          ? 0
-                          : (module - TDM_MODULE_FIRST_LAYER) % TDM_MODULES_A_LAYER;
+    uint32_t within =
+        module < TDM_MODULE_FIRST_LAYER || module >= tdm_layer_module(t->config->layers, 0)
+            ? 0
+            : (module - TDM_MODULE_FIRST_LAYER) % TDM_MODULES_A_LAYER;
     bool joint = within == TDM_MODULE_ROLES + TDM_ROLE_EXPERTS_GATE_UP ||
                  within == TDM_MODULE_ROLES + TDM_ROLE_EXPERTS_DOWN;
     uint64_t experts = t->config->experts.count;
@@ -104,6 +113,7 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     p->elements = tdm_value_elements(value);
     set_shape(t, p, module, rows, columns);
     p->trained = trained;
+    p->expert = d->s.ep_size > 0 && tdm_moe_is_expert(t, module);
     p->persists = p->elements <= d->s.param_persistence_threshold;
     p->owner = ZERO_NONE;
     if (p->trained) {

@@ -5,7 +5,7 @@
  * Sources: DeepSpeed 0.19
  * runtime/zero/{stage_1_and_2,stage3,partition_parameters,partitioned_param_coordinator,
  * parameter_offload,linear}.py, runtime/comm/coalesced_collectives.py, ops/adam/fused_adam.py,
- * csrc/quantization, runtime/swap_tensor.
+ * csrc/quantization, runtime/swap_tensor, moe.
  */
 #ifndef TDM_METHODS_DEEPSPEED_DEEPSPEED_H
 #define TDM_METHODS_DEEPSPEED_DEEPSPEED_H
@@ -39,6 +39,11 @@ struct tdm_deepspeed_settings {
     /* ZeRO++ on stage 3. */
     uint64_t hpz_partition_size; /* GPUs that share a second copy of the parameters; 0, 1: none */
     bool quantized_weights, quantized_gradients;
+    /* deepspeed.moe on stages 1 and 2. */
+    uint64_t ep_size; /* GPUs that share a copy of the experts; 0: the model's own block */
+    double capacity_factor;
+    uint64_t min_capacity;
+    bool drop_tokens, use_residual;
 };
 
 /* The methods (method.c). */

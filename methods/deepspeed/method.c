@@ -36,7 +36,31 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
     return TDM_OK;
 }
 
+#define MOST_FACTOR 1e6
+#define MOST_PLACES 1000000u
+
+static enum tdm_status read_capacity(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double factor = strtod(value, &end);
+    if (end == value || *end != '\0' || !(factor > 0) || factor > MOST_FACTOR)
+        return tdm_key_bad_value(key, value, err);
+    settings->torch.deepspeed.capacity_factor = factor;
+    return TDM_OK;
+}
+
 /* ---- needs ---- */
+
+static bool has_moe(const struct tdm_key_case *c)
+{
+    return c->settings->torch.deepspeed.ep_size > 0;
+}
+
+static bool drops_tokens(const struct tdm_key_case *c)
+{
+    return has_moe(c) && c->settings->torch.deepspeed.drop_tokens;
+}
 
 static bool may_leave_gradients(const struct tdm_key_case *c)
 {
@@ -82,6 +106,9 @@ static bool has_nodes(const struct tdm_key_case *c)
     return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
 }
 
+static const struct tdm_key_need needs_moe = {"without ep_size", has_moe};
+static const struct tdm_key_need needs_drops = {"without ep_size, or with drop_tokens=false",
+                                                drops_tokens};
 static const struct tdm_key_need needs_nvme = {"without offload_optimizer=nvme", swaps_optimizer};
 static const struct tdm_key_need needs_nvme_param = {"without offload_param=nvme", swaps_param};
 static const struct tdm_key_need needs_several = {"on one GPU", has_several};
@@ -125,6 +152,23 @@ static const struct tdm_method_key alst_keys[] = {
     {"tiled_logits", "0|N|auto", "0",
      "tiles of TiledFusedLogitsLoss; auto: 1 GiB of fp32 logits each; 0: not tiled", read_elements,
      .field = offsetof(struct tdm_method_settings, torch.logits_tiles), .most = TDM_MOST_TILES},
+    {.name = NULL},
+};
+
+/* deepspeed.moe.layer.MoE, by the names of its arguments. */
+static const struct tdm_method_key moe_keys[] = {
+    {"ep_size", "0|N", "0",
+     "experts by deepspeed.moe, which so many GPUs share; 0: the model's own block",
+     tdm_key_read_count, FIELD(ep_size), .most = MOST_RANKS},
+    {"capacity_factor", "F", "1.0", "places of experts: 1.0 for a token's each, if they are even",
+     .read = read_capacity, .needs = {&needs_drops}},
+    {"min_capacity", "N", "4", "places that an expert has at least", tdm_key_read_count,
+     FIELD(min_capacity), .most = MOST_PLACES, .needs = {&needs_drops}},
+    {"drop_tokens", "false|true", "true",
+     "tokens beyond an expert's places; false: predicted with experts that get equally many",
+     tdm_key_read_switch, FIELD(drop_tokens), .needs = {&needs_moe}},
+    {"use_residual", "false|true", "false", "an MLP for every token beside the experts",
+     tdm_key_read_switch, FIELD(use_residual), .needs = {&needs_moe}},
     {.name = NULL},
 };
 
@@ -240,8 +284,8 @@ static const struct tdm_method_key alst_assumed_keys[] = {
     {.name = NULL},
 };
 
-static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
-                                                            NULL};
+static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, moe_keys,
+                                                            alst_keys, NULL};
 static const struct tdm_method_key *const zero3_tables[] = {
     zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
 static const struct tdm_method_key *const zero3_offload_tables[] = {
@@ -342,6 +386,61 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return TDM_OK;
 }
 
+/* What MoE and the engine insist on, and what is not modelled. */
+static enum tdm_status check_moe(const struct tdm_model *model,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const struct tdm_deepspeed_settings *s = &torch->deepspeed;
+    const struct tdm_experts *experts = &model->experts;
+    char text[TDM_DIVISORS_BYTES];
+    if (s->ep_size == 0)
+        return TDM_OK;
+    if (experts->count == 0)
+        return tdm_fail(err, TDM_USAGE, "--set ep_size: %s has no experts", model->name);
+    if (experts->biased || experts->beside || experts->all_rows || experts->shared_gate)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set ep_size: experts of %s are no MLPs with gate, up and down alone",
+                        model->architecture);
+    if (torch->ranks % s->ep_size != 0 || experts->count % s->ep_size != 0) {
+        uint64_t a = torch->ranks, b = experts->count;
+        for (uint64_t rest; b != 0; b = rest) {
+            rest = a % b;
+            a = b;
+        }
+        tdm_fail(err, TDM_USAGE,
+                 "--set ep_size: %" PRIu64 " does not divide %" PRIu64 " GPUs and %" PRIu32
+                 " experts",
+                 s->ep_size, torch->ranks, experts->count);
+        return tdm_hint(err, "--set ep_size: %s", tdm_divisors_format(a, 1, a, text));
+    }
+    if (torch->lora_rank > 0)
+        return tdm_fail(err, TDM_USAGE, "--set ep_size: with adapters it is not known");
+    if (!s->reduce_scatter || !s->contiguous_gradients)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set ep_size: DeepSpeed asks for reduce_scatter=true and "
+                        "contiguous_gradients=true with it");
+    settings->communicators += (s->ep_size > 1) + (s->ep_size < torch->ranks && s->ep_size > 1);
+    return TDM_OK;
+}
+
+static enum tdm_status check2(const struct tdm_model *model, struct tdm_method_settings *settings,
+                              struct tdm_error *err)
+{
+    enum tdm_status status = check(model, settings, err);
+    return status == TDM_OK ? check_moe(model, settings, err) : status;
+}
+
+static const char *assumption2(const struct tdm_method_settings *settings)
+{
+    const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
+    return s->ep_size == 0  ? NULL
+           : s->drop_tokens ? TDM_NOT_MEASURED
+               "experts by deepspeed.moe as read in DeepSpeed 0.19.6"
+                            : TDM_NOT_MEASURED "experts by deepspeed.moe as read in DeepSpeed "
+                                               "0.19.6, which get equally many tokens";
+}
+
 static enum tdm_status check_nvme(const struct tdm_model *model,
                                   const struct tdm_torch_settings *torch, struct tdm_error *err)
 {
@@ -413,6 +512,30 @@ static void add_cost3(const struct tdm_model *model, const struct tdm_torch_sett
         add_shared(traffic, all, trained * steps * (s->fp32_communication ? FP32 : BF16));
 }
 
+/* deepspeed.moe: the rows of an expert's places are computed, and go to its GPU and back, in the
+ * forward, in the backward and where a checkpoint repeats the forward. */
+static void add_moe(const struct tdm_model *model, const struct tdm_torch_settings *torch,
+                    struct tdm_method_cost *cost)
+{
+    const struct tdm_deepspeed_settings *s = &torch->deepspeed;
+    const struct tdm_gpu_group group = {s->ep_size, 1, torch->context.gpus_per_node};
+    uint64_t rows = torch->tokens * torch->batch;
+    double steps = (double)s->gradient_accumulation_steps, layers = 0;
+    for (uint32_t i = 0; i < model->layers; i++)
+        layers += model->layer_kinds[i].experts;
+    double places = (double)model->experts.count * (double)tdm_moe_capacity(model, s, rows);
+    double again = tdm_torch_forwards_again(model, torch);
+    double row_flops = 2.0 * 3 * model->hidden * model->experts.intermediate;
+    double more = places - (double)rows * model->experts.per_token;
+    if (s->use_residual)
+        more += (double)rows;
+    cost->product_flops += steps * layers * (3 + again) * row_flops * more;
+    double leaving = (double)(s->ep_size - 1) / (double)s->ep_size;
+    tdm_traffic_add_exchange(&cost->exposed, group,
+                             steps * layers * 2 * (2 + again) * places * model->hidden * BF16 *
+                                 leaving);
+}
+
 /* Stage 2 reduces gradients to their owners (stage 1 once a step), and gathers parameters after the
  * step. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -429,9 +552,20 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     struct tdm_traffic *traffic = s->overlap_comm ? &cost->sent : &cost->exposed;
     if (two) {
         /* Buckets are all-reduced: use_multi_rank_bucket_allreduce. */
-        add_shared(traffic, tdm_torch_all_ranks(torch),
-                   2 * trained * (s->fp32_communication ? FP32 : BF16) * (one ? 1 : steps));
-        add_shared(&cost->exposed, tdm_torch_all_ranks(torch), BF16 * trained);
+        double dense = s->ep_size > 0 ? tdm_moe_dense_elements(model, s) : trained;
+        double of_experts = s->ep_size > 0 ? tdm_moe_expert_elements(model, s) : 0;
+        double reduced = 2.0 * (s->fp32_communication ? FP32 : BF16) * (one ? 1 : steps);
+        struct tdm_gpu_group group = tdm_torch_all_ranks(torch);
+        add_shared(traffic, group, reduced * dense);
+        add_shared(&cost->exposed, group, BF16 * dense);
+        if (s->ep_size > 0) {
+            group.ranks /= s->ep_size;
+            group.stride = s->ep_size;
+            add_shared(traffic, group, reduced * of_experts);
+            add_shared(&cost->exposed, group, BF16 * of_experts);
+            add_moe(model, torch, cost);
+            trained = dense + of_experts * (double)s->ep_size;
+        }
     } else {
         add_cost3(model, torch, trained, traffic);
     }
@@ -447,11 +581,12 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
 
-#define ZERO2                                                                          \
-    .keys = zero2_tables, .without = without2, .check = check, .cost = add_cost,       \
-    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero_parameter, \
-    .start = tdm_zero2_start, .after_backward = tdm_zero2_after_backward,              \
-    .gradient = tdm_zero2_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero2_step
+#define ZERO2                                                                     \
+    .keys = zero2_tables, .without = without2, .check = check2, .cost = add_cost, \
+    .assumption = assumption2, .create = tdm_zero_create, .free = tdm_zero_free,  \
+    .parameter = tdm_zero_parameter, .start = tdm_zero2_start,                    \
+    .after_backward = tdm_zero2_after_backward, .gradient = tdm_zero2_gradient,   \
+    .accumulates = tdm_zero_accumulates, .step = tdm_zero2_step
 
 const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1", ZERO2};
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};

@@ -25,10 +25,13 @@ enum zero_status { ZERO_AWAY, ZERO_IN_FLIGHT, ZERO_HERE };
 struct zero_gather; /* an all-gather of several parameters, or one in 8 bits */
 
 struct zero_parameter {
-    uint64_t offset, elements; /* `offset`: position of its first element among the trained ones */
-    uint64_t shape[2];         /* its first two dimensions; of a vector `shape`[1] is 0 */
+    /* `offset`: position of its first element among the trained ones; in stages 1 and 2, of its
+     * group. */
+    uint64_t offset, elements;
+    uint64_t shape[2]; /* its first two dimensions; of a vector `shape`[1] is 0 */
     bool trained, persists;
-    uint32_t group; /* sub-group of a trained parameter, in stage 3 */
+    bool expert;    /* of deepspeed.moe: fewer ranks have it */
+    uint32_t group; /* of a trained parameter: its sub-group, or in stages 1 and 2 its group */
     /* Stage 3 only. */
     struct tdm_eager_value
         *partition; /* this rank's partition; NULL: in the flat buffer, or in host memory */
@@ -81,12 +84,16 @@ struct tdm_deepspeed {
     struct zero_module *modules;
     uint32_t module_count;
     uint64_t trained;            /* elements */
-    uint64_t partition_elements; /* of a rank, padded */
+    uint64_t partition_elements; /* of a rank, padded; stage 3 */
     struct tdm_eager_value
-        *flat; /* bf16: all trained parameters (stage 2), or this rank's partition of them */
-    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, for each sub-group */
-    uint64_t *group_elements;
+        *flat; /* bf16: this rank's partition of all trained parameters; stage 3 */
+    struct tdm_eager_value **flats; /* bf16: a group's trained parameters; stages 1 and 2 */
+    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, for each group or sub-group */
+    uint64_t *group_elements;                              /* of this rank, padded */
     uint32_t group_count;
+    /* deepspeed.moe: weights of the local experts, layer by layer; of one layer, outputs of its
+     * experts, and gradients of their inputs. */
+    struct tdm_eager_value **moe, **moe_parts, **moe_gradients;
     /* Gradients that are being reduced. */
     struct tdm_eager_value *buckets[2];
     uint32_t bucket, *waiting, waiting_count, *ahead,
@@ -145,6 +152,23 @@ void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elem
 void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes);
 /* The optimizer's step on one sub-group whose gradient is ready. */
 void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group);
+
+/* ---- deepspeed.moe, of stages 1 and 2 (moe.c), where ep_size is more than 0 ---- */
+
+/* Makes the lists of `d`, if there are experts. False: out of memory. */
+bool tdm_moe_create(const struct tdm_torch_model *t, struct tdm_deepspeed *d);
+/* Modules of a rank's experts and of what runs beside them, which come after those of all layers;
+ * is it one of an expert? */
+uint32_t tdm_moe_modules(const struct tdm_torch_model *t);
+bool tdm_moe_is_expert(const struct tdm_torch_model *t, uint32_t module);
+/* Places that each expert has for the rows of a rank: its capacity. */
+uint64_t tdm_moe_capacity(const struct tdm_model *model, const struct tdm_deepspeed_settings *s,
+                          uint64_t rows);
+/* Elements of the experts that a rank has, and of all else. */
+double tdm_moe_expert_elements(const struct tdm_model *model,
+                               const struct tdm_deepspeed_settings *s);
+double tdm_moe_dense_elements(const struct tdm_model *model,
+                              const struct tdm_deepspeed_settings *s);
 
 /* ---- stages 1 and 2 (zero2.c) ---- */
 void tdm_zero2_start(struct tdm_torch_model *t);

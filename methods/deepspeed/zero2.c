@@ -4,7 +4,8 @@
  * as a whole. Gradients of this rank's partition are collected in bf16 until the step, which
  * flattens them, casts them to fp32 and updates. Stage 1 reduces in the last backward of a step
  * alone, and unless overlap_comm is on when that is done; the other ranks' gradients go with the
- * buckets. Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets, process_gradients,
+ * buckets. Experts of deepspeed.moe are groups of their own, which fewer ranks divide.
+ * Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets, process_gradients,
  * reduce_gradients, reduce_ready_partitions_and_remove_grads,
  * reduce_independent_p_g_buckets_and_remove_grads, average_tensor, reduce_ipg_grads,
  * copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
@@ -12,41 +13,93 @@
 
 #include "base/size.h"
 
-/* The first rank's partition starts at the first parameter. */
+/* The first rank's partition of a group starts at its first parameter. */
 static bool in_part(const struct tdm_deepspeed *d, uint32_t number)
 {
-    return d->parameters[number].trained && d->parameters[number].offset < d->partition_elements;
+    const struct zero_parameter *p = &d->parameters[number];
+    return p->trained && p->offset < d->group_elements[p->group];
 }
 
 /* Number of elements of a parameter within the partition. */
 static uint64_t elements_in_part(const struct tdm_deepspeed *d, uint32_t number)
 {
     const struct zero_parameter *p = &d->parameters[number];
-    return p->offset + p->elements <= d->partition_elements ? p->elements
-                                                            : d->partition_elements - p->offset;
+    uint64_t part = d->group_elements[p->group];
+    return p->offset + p->elements <= part ? p->elements : part - p->offset;
+}
+
+/* Ranks that divide a group of parameters: those that have the same ones. */
+static uint64_t ranks_of(const struct tdm_deepspeed *d, bool experts)
+{
+    return experts ? d->ranks / d->s.ep_size : d->ranks;
 }
 
 /* ---- deepspeed.initialize ---- */
 
-/* Makes the flat buffer while the parameters exist, if memory allows; else the parameters move to
+/* Elements of a group of experts' parameters, at most:
+ * moe/utils.py split_params_into_different_moe_groups_for_optimizer. */
+#define MOST_GROUP_ELEMENTS UINT64_C(178956971)
+
+/* Groups are made of all that is trained, and of experts. Those of experts come last. */
+static void group_parameters(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    for (unsigned experts = 0; experts < (d->s.ep_size > 0 ? 2u : 1u); experts++) {
+        uint64_t align = 2 * ranks_of(d, experts), taken = 0;
+        for (uint32_t i = 0; i < t->parameter_count; i++) {
+            struct zero_parameter *p = &d->parameters[i];
+            if (!p->trained || p->expert != experts)
+                continue;
+            if (experts && taken > 0 && taken + p->elements > MOST_GROUP_ELEMENTS) {
+                d->group_count++;
+                taken = 0;
+            }
+            p->group = d->group_count;
+            p->offset = taken;
+            taken += p->elements;
+            d->group_elements[p->group] = tdm_size_mul(tdm_size_ceil_div(taken, align), 2);
+        }
+        d->group_count++;
+    }
+}
+
+/* Makes the flat buffer of a group while its parameters exist, if memory allows; else they move to
  * the host first. */
-static void flatten_parameters(struct tdm_torch_model *t)
+static void flatten_parameters(struct tdm_torch_model *t, uint32_t group, bool experts)
 {
     struct tdm_deepspeed *d = t->wrapped;
     struct tdm_torch_allocator *allocator = t->m->allocator;
-    uint64_t elements = tdm_size_mul(d->partition_elements, d->ranks);
+    uint64_t elements = tdm_size_mul(d->group_elements[group], ranks_of(d, experts));
     tdm_torch_empty_cache(allocator);
     uint64_t taken = tdm_torch_current(allocator).reserved;
-    if (tdm_torch_capacity(allocator) < tdm_size_add(taken, tdm_size_mul(elements, BF16))) {
-        for (uint32_t i = 0; i < t->parameter_count; i++)
-            if (d->parameters[i].trained)
-                tdm_value_vacate(t->m, t->parameters[i]);
+    bool moves = tdm_torch_capacity(allocator) < tdm_size_add(taken, tdm_size_mul(elements, BF16));
+    for (uint32_t i = 0; i < t->parameter_count && moves; i++)
+        if (d->parameters[i].trained && d->parameters[i].group == group)
+            tdm_value_vacate(t->m, t->parameters[i]);
+    if (moves)
         tdm_torch_empty_cache(allocator);
-    }
-    d->flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, elements, BF16);
+    d->flats[group] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, elements, BF16);
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (d->parameters[i].trained)
-            tdm_value_set_data(t->m, t->parameters[i], d->flat);
+        if (d->parameters[i].trained && d->parameters[i].group == group)
+            tdm_value_set_data(t->m, t->parameters[i], d->flats[group]);
+}
+
+/* A group's flat buffer, and this rank's masters. */
+static void start_group(struct tdm_torch_model *t, uint32_t group)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    uint64_t elements = d->group_elements[group];
+    flatten_parameters(t, group, group > 0);
+    struct tdm_eager_value *clone =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, elements, BF16);
+    if (d->s.offload_optimizer) { /* masters, bf16 copies of the updated parameters, gradients */
+        tdm_zero_host(t, elements, FP32);
+        tdm_zero_host(t, elements, BF16);
+        tdm_zero_host(t, elements, FP32);
+    } else {
+        d->masters[group] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
+    }
+    tdm_drop(t->m, clone);
 }
 
 static uint64_t digest(void *context)
@@ -65,28 +118,22 @@ void tdm_zero2_start(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
     t->m->follower = (struct tdm_follower){.digest = digest, .skip = skip_tiles, .context = t};
-    uint64_t align = 2 * d->ranks, largest = 0;
+    uint64_t largest = 0;
     d->keeps_gradients = t->settings.wrapper == &tdm_deepspeed_zero1_wrapper;
     if (d->s.offload_optimizer)
         d->s.contiguous_gradients = true; /* DeepSpeed enforces it */
-    d->partition_elements = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
-    d->group_count = 1;
-    d->group_elements[0] = d->partition_elements;
-    flatten_parameters(t);
-    struct tdm_eager_value *clone =
-        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->partition_elements, BF16);
-    if (d->s.offload_optimizer) { /* masters, bf16 copies of the updated parameters, gradients */
-        tdm_zero_host(t, d->partition_elements, FP32);
-        tdm_zero_host(t, d->partition_elements, BF16);
-        tdm_zero_host(t, d->partition_elements, FP32);
-    } else {
-        d->masters[0] =
-            tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, d->partition_elements, FP32);
-    }
-    tdm_drop(t->m, clone);
+    group_parameters(t);
+    for (uint32_t g = 0; g < d->group_count; g++)
+        start_group(t, g);
     if (!d->s.offload_optimizer) {
-        tdm_drop(t->m,
-                 tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements, FP32));
+        /* initialize_optimizer_states: gradients of all groups; masters wait for their own. */
+        for (uint32_t g = 0; g < d->group_count; g++)
+            d->firsts[g] =
+                tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->group_elements[g], FP32);
+        for (uint32_t g = 0; g < d->group_count; g++) {
+            tdm_drop(t->m, d->firsts[g]);
+            d->firsts[g] = NULL;
+        }
         return;
     }
     for (uint32_t i = 0; i < t->parameter_count; i++)
@@ -99,34 +146,44 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     d->offload_buffer = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, largest, BF16);
 }
 
-/* A bucket with gradients of several ranks' partitions is copied before it is reduced, even if it
- * is contiguous. */
-
-/* A bucket that lies in the partitions of several ranks is reduced as a copy; contiguous or not. */
-static bool spans_ranks(const struct tdm_deepspeed *d)
+/* Slices of a bucket that lie in the partitions of different ranks, and their elements: of the
+ * parameters that all ranks have, or of experts. */
+static uint32_t count_slices(const struct tdm_deepspeed *d, bool experts, uint64_t *elements)
 {
-    uint64_t rank = UINT64_MAX;
+    uint64_t before = UINT64_MAX;
+    uint32_t slices = 0;
+    *elements = 0;
     for (uint32_t i = 0; i < d->waiting_count; i++) {
         const struct zero_parameter *p = &d->parameters[d->waiting[i]];
-        uint64_t first = p->offset / d->partition_elements,
-                 last = (p->offset + p->elements - 1) / d->partition_elements;
-        if (first != last || (rank != UINT64_MAX && rank != first))
-            return true;
-        rank = first;
+        if (p->expert != experts) {
+            before = UINT64_MAX;
+            continue;
+        }
+        uint64_t part = d->group_elements[p->group];
+        uint64_t first = p->offset / part, last = (p->offset + p->elements - 1) / part;
+        slices += (uint32_t)(last - first) + (first != before);
+        before = last;
+        *elements += p->elements;
     }
-    return false;
+    return slices;
 }
 
-static void all_reduce(struct tdm_torch_model *t)
+/* Reduces what the bucket has of all ranks, or of those that share experts. What consists of
+ * several slices is reduced as a copy, contiguous or not. */
+static void all_reduce(struct tdm_torch_model *t, bool experts)
 {
     const struct tdm_deepspeed *d = t->wrapped;
     struct tdm_eager_value *flat = NULL, *wide = NULL;
+    uint64_t elements;
+    uint32_t slices = count_slices(d, experts, &elements);
     bool copied =
-        d->s.contiguous_gradients ? d->s.reduce_scatter && spans_ranks(d) : d->waiting_count > 1;
+        d->s.contiguous_gradients ? d->s.reduce_scatter && slices > 1 : d->waiting_count > 1;
+    if (elements == 0)
+        return;
     if (copied)
-        flat = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, BF16);
+        flat = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, elements, BF16);
     if (d->s.fp32_communication)
-        wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, FP32);
+        wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, elements, FP32);
     tdm_drop(t->m, wide);
     tdm_drop(t->m, flat);
 }
@@ -167,7 +224,8 @@ static void reduce(struct tdm_torch_model *t)
     struct tdm_deepspeed *d = t->wrapped;
     if (d->waiting_count == 0)
         return;
-    all_reduce(t);
+    all_reduce(t, false);
+    all_reduce(t, true);
     for (uint32_t i = 0; i < d->waiting_count; i++) {
         uint32_t number = d->waiting[i];
         if (!in_part(d, number)) {
@@ -275,25 +333,37 @@ static void check_and_measure(struct tdm_torch_model *t)
             tdm_zero_norm(t, ZERO_COMPUTE, elements_in_part(d, i));
 }
 
+/* The gradients of all groups are views of one buffer, which goes with the last of them. */
+static void step_group(struct tdm_torch_model *t, uint32_t group)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    uint64_t elements = d->group_elements[group];
+    struct tdm_eager_value *flat =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, elements, BF16);
+    struct tdm_eager_value *wide =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, elements, FP32);
+    tdm_drop(t->m, flat);
+    if (group == d->group_count - 1) {
+        tdm_drop(t->m, d->gradients);
+        d->gradients = NULL;
+    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (d->parameters[i].trained && d->parameters[i].group == group)
+            drop_gradient(t, i);
+    tdm_zero_adam(t, group);
+    tdm_drop(t->m, wide);
+}
+
 void tdm_zero2_step(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
     if (d->s.offload_optimizer) {
-        tdm_zero_adam(t, 0);
+        for (uint32_t g = 0; g < d->group_count; g++)
+            tdm_zero_adam(t, g);
         d->states_made = true;
         return;
     }
     check_and_measure(t);
-    struct tdm_eager_value *flat =
-        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements, BF16);
-    struct tdm_eager_value *wide =
-        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->partition_elements, FP32);
-    tdm_drop(t->m, flat);
-    tdm_drop(t->m, d->gradients);
-    d->gradients = NULL;
-    for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (d->parameters[i].trained)
-            drop_gradient(t, i);
-    tdm_zero_adam(t, 0);
-    tdm_drop(t->m, wide);
+    for (uint32_t g = 0; g < d->group_count; g++)
+        step_group(t, g);
 }

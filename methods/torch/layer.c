@@ -464,7 +464,9 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
     tokens = tdm_tensor_gather(t, normed);
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
-    struct tdm_eager_value *made = t->config->experts.all_rows && layer->router != NULL
+    struct tdm_eager_value *made = layer->router != NULL && t->settings.deepspeed.ep_size > 0
+                                       ? tdm_moe_forward(m, t, number, tokens)
+                                   : t->config->experts.all_rows && layer->router != NULL
                                        ? tdm_torch_all_experts(m, t, layer, tokens)
                                    : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
                                    : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))

@@ -183,6 +183,11 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
+    if (t->settings.deepspeed.ep_size > 0) {
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+        tdm_moe_add(t, number);
+        return;
+    }
     if (t->config->experts.router_first) {
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
         layer->router_bias = add_weight(t, number, TDM_ROLE_ROUTER_BIAS);
@@ -315,6 +320,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
     size_t most =
         config->tensor_count + projections * 4 + 8; /* with adapters, prompts and copies */
+    if (settings->deepspeed.ep_size > 0)
+        most += tdm_moe_most_weights(config);
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;
     if (t != NULL) {
         t->m = m;

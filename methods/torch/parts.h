@@ -179,6 +179,13 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x);
 
+/* The same by deepspeed.moe, where its ep_size is more than 0 (methods/deepspeed/moe.c): the most
+ * weights that a model's experts can be; makes those of a layer but the router's; computes. */
+size_t tdm_moe_most_weights(const struct tdm_model *model);
+void tdm_moe_add(struct tdm_torch_model *t, uint32_t number);
+struct tdm_eager_value *tdm_moe_forward(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        uint32_t number, struct tdm_eager_value *x);
+
 /* A gated DeltaNet in place of attention (delta.c). */
 struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         const struct torch_layer *layer, struct tdm_eager_value *x);

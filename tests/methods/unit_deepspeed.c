@@ -520,7 +520,13 @@ static void impossible_settings_are_refused(void **state)
         {"qwen2.5-7b", "zero3", 16, 256, {"zero_quantized_gradients=true", "reduce_scatter=false"}},
         {"qwen2.5-7b", "zero3", 12, 256, {"zero_quantized_gradients=true"}},
         {"qwen2.5-7b", "zero3", 4, 256, {"offload_optimizer=cpu", "offload_param=nvme"}},
-        {"qwen2.5-7b", "zero3", 8, 256, {"offload_param=nvme"}}};
+        {"qwen2.5-7b", "zero3", 8, 256, {"offload_param=nvme"}},
+        {"qwen2.5-7b", "zero2", 8, 256, {"ep_size=2"}},
+        {"gpt-oss-20b", "zero2", 8, 256, {"ep_size=2"}}, /* biases */
+        {"olmoe-1b-7b", "zero2", 12, 256, {"ep_size=3"}},
+        {"olmoe-1b-7b", "zero2", 8, 256, {"ep_size=16"}},
+        {"olmoe-1b-7b", "zero2", 8, 256, {"ep_size=2", "lora_rank=8"}},
+        {"olmoe-1b-7b", "zero2", 8, 256, {"ep_size=2", "reduce_scatter=false"}}};
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const struct tdm_method *method;
@@ -536,6 +542,86 @@ static void impossible_settings_are_refused(void **state)
         assert_int_equal(tdm_method_check(model, &settings, &err), TDM_USAGE);
         tdm_model_free(model);
     }
+}
+
+#define EXPERT_PARAMETERS UINT64_C(176160768) /* of a layer of mixtral-8x7b */
+#define MIXTRAL_PARAMETERS UINT64_C(46702792704)
+
+/* With expert parallelism a rank keeps its experts, and divides their states among the ranks that
+ * have the same ones; the rest is divided among all. A group of experts' parameters is an expert
+ * here, whose half is stepped at a time, with gradients in fp32. */
+static void experts_are_shared(void **state)
+{
+    enum { LAYERS = 32, EXPERTS = 8 };
+    const uint64_t dense = MIXTRAL_PARAMETERS - LAYERS * EXPERTS * EXPERT_PARAMETERS;
+    static const char *const methods[] = {"deepspeed-zero1", "zero2"};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct setting setting = {"mixtral-8x7b",
+                                  methods[i],
+                                  16,
+                                  512,
+                                  {"ep_size=8", "checkpointing=on", "reduce_bucket_size=1e8"}};
+        uint64_t experts = LAYERS * EXPERT_PARAMETERS;
+        struct counting counting = {4 * EXPERT_PARAMETERS / 2, 0};
+        struct tdm_torch_run out = run(&setting, &counting);
+        assert_int_equal(counting.count, LAYERS);
+        assert_near(out.weight_bytes, 2 * (dense + experts), 0);
+        assert_near(out.step[2].before_bytes,
+                    2 * (dense + experts) + 12 * dense / 16 + 12 * experts / 2, 100 * MIB);
+        assert_int_equal(out.step[1].end_bytes[2], out.step[2].end_bytes[2]);
+        setting.pairs[3] = "use_residual=true";
+        struct tdm_torch_run residual = run(&setting, NULL);
+        uint64_t more = LAYERS * (EXPERT_PARAMETERS + 2 * 4096 + 2);
+        assert_near(residual.weight_bytes - out.weight_bytes, 2 * more, 0);
+        assert_near(residual.step[2].before_bytes - out.step[2].before_bytes,
+                    2 * more + 12 * more / 16, 8 * MIB);
+        setting.pairs[0] = "ep_size=4";
+        setting.pairs[3] = NULL;
+        experts *= 2;
+        out = run(&setting, NULL);
+        assert_near(out.step[2].before_bytes,
+                    2 * (dense + experts) + 12 * dense / 16 + 12 * experts / 4, 100 * MIB);
+    }
+}
+
+/* 64 experts with 640 places of 2,048 numbers each, in 16 layers. In the forward they are encoded,
+ * sent, made by the experts and sent back; in the backward sent, joined and sent back. */
+static void experts_have_places(void **state)
+{
+    static const struct {
+        const char *pairs[MOST_PAIRS];
+        uint64_t places;
+        uint32_t of_layer;
+    } cases[] = {
+        {{"ep_size=4", "capacity_factor=1.25"}, 640, 7},
+        {{"ep_size=1", "capacity_factor=1.25"}, 640, 3},
+        {{"ep_size=4", "min_capacity=700"}, 700, 7},
+        {{"ep_size=4", "capacity_factor=1.25", "checkpointing=on-reentrant"}, 640, 11},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct setting setting = {
+            .model = "olmoe-1b-7b", .method = "zero2", .gpus = 4, .context = 4096};
+        memcpy(setting.pairs, cases[i].pairs, sizeof(setting.pairs));
+        struct counting counting = {64 * cases[i].places * 2048 * 2, 0};
+        struct tdm_torch_run out = run(&setting, &counting);
+        assert_int_equal(counting.count, 16 * cases[i].of_layer);
+        assert_int_equal(out.step[1].end_bytes[2], out.step[2].end_bytes[2]);
+    }
+    /* Chunks of several ranks lie apart: gate and up get copies, which are both kept in their
+     * place. */
+    struct setting setting = {"olmoe-1b-7b", "zero2", 4, 4096, {"ep_size=1", "drop_tokens=false"}};
+    struct tdm_torch_run together = run(&setting, NULL);
+    setting.pairs[0] = "ep_size=64";
+    setting.gpus = 64;
+    struct tdm_torch_run alone = run(&setting, NULL);
+    setting.pairs[0] = "ep_size=2";
+    struct tdm_torch_run apart = run(&setting, NULL);
+    uint64_t rows = UINT64_C(16) * 4096 * 8 * 2048 * 2;
+    uint64_t kept = together.step[2].end_bytes[0] - together.step[2].before_bytes;
+    assert_near(alone.step[2].end_bytes[0] - alone.step[2].before_bytes, kept, 100 * MIB);
+    assert_near(apart.step[2].end_bytes[0] - apart.step[2].before_bytes - kept, rows, 100 * MIB);
 }
 
 /* With tiles, neither logits nor an MLP's activations of all tokens are in memory. Offloaded
@@ -643,6 +729,8 @@ int main(void)
         cmocka_unit_test(parts_are_swapped),
         cmocka_unit_test(buffers_run_out),
         cmocka_unit_test(impossible_settings_are_refused),
+        cmocka_unit_test(experts_are_shared),
+        cmocka_unit_test(experts_have_places),
         cmocka_unit_test(long_sequences_are_tiled),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(frozen_parameters_have_no_gradients),
