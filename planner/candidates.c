@@ -32,6 +32,14 @@ void tdm_pins_free(struct tdm_pins *pins)
     pins->group_count = 0;
 }
 
+bool tdm_pins_fix_stores(const struct tdm_pins *pins)
+{
+    return pins->has_input_place || pins->has_kept_place || pins->has_held_place || pins->has_kv ||
+           pins->kept_set != TDM_SET_INPUT || pins->held_set != TDM_SET_INPUT ||
+           pins->kept_from_unit != TDM_SPLIT_FREE || tdm_is_far(pins->kv_place) ||
+           tdm_is_far(pins->kv_gradients_place);
+}
+
 void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
 {
     to->order = from->order;

@@ -84,10 +84,7 @@ bool tdm_candidates_may_round(const struct tdm_candidates *run)
 {
     const struct tdm_pins *pins = run->space.pins;
     return !tdm_candidates_without(run, TDM_ROUNDING) && !pins->has_attention &&
-           !pins->has_input_place && !pins->has_kept_place && !pins->has_held_place &&
-           !pins->has_kv && pins->kept_set == TDM_SET_INPUT && pins->held_set == TDM_SET_INPUT &&
-           pins->kept_from_unit == TDM_SPLIT_FREE && !tdm_is_far(pins->kv_place) &&
-           !tdm_is_far(pins->kv_gradients_place);
+           !tdm_pins_fix_stores(pins);
 }
 
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
