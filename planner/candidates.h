@@ -70,7 +70,7 @@ enum tdm_heuristic {
     TDM_ROUNDING,    /* schedules rounded from the program's solution */
     TDM_STRUCTURE,   /* of rounding: moves of places, homes and group boundaries */
     TDM_FINE,        /* of rounding: moves of splits and sets, group by group */
-    TDM_POLISH,      /* simulation of the best schedule's neighbours */
+    TDM_POLISH,      /* of a small step: simulation of the best schedules' neighbours */
     TDM_HEURISTICS
 };
 
