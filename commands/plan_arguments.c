@@ -368,8 +368,8 @@ const struct tdm_option tdm_plan_options[] = {
              "may be repeated",
      .details =
          "enumeration is of recipes; rounding is of the linear program's solution; structure "
-         "and fine are two local searches of what it gives; with polish neighbours of the "
-         "best are simulated.",
+         "and fine are two local searches of what it gives; with polish the neighbours of the "
+         "best schedules of a small step are simulated.",
      .values = TDM_VALUES_NAMES,
      .nth_name = nth_heuristic},
     {.as = &tdm_option_set,

@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Times the best with updates at the other place. Polishing seldom gains more. */
-#define POLISHED_WITHIN 1.01
-
 const char *tdm_attention_store_name(enum tdm_attention_store store)
 {
     static const char *const names[TDM_ATTENTION_STORES] = {"none", "held", "kept"};
@@ -30,6 +27,14 @@ void tdm_pins_free(struct tdm_pins *pins)
     free(pins->groups);
     pins->groups = NULL;
     pins->group_count = 0;
+}
+
+bool tdm_pins_fix_stores(const struct tdm_pins *pins)
+{
+    return pins->has_input_place || pins->has_kept_place || pins->has_held_place || pins->has_kv ||
+           pins->kept_set != TDM_SET_INPUT || pins->held_set != TDM_SET_INPUT ||
+           pins->kept_from_unit != TDM_SPLIT_FREE || tdm_is_far(pins->kv_place) ||
+           tdm_is_far(pins->kv_gradients_place);
 }
 
 void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
@@ -139,19 +144,8 @@ static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
     if (status == TDM_OK && !run->found &&
         (run->other_seconds <= 0 || !tdm_candidates_may_round(run)))
         status = tdm_candidates_look_at_recipes(run, trains, err);
-    leave(run, at);
-    return status;
-}
-
-/* Polishes what was found at a place, unless it is clearly slower than at the other. */
-static enum tdm_status polish(struct tdm_candidates *run, struct updates_at *at,
-                              const struct updates_at *other, struct tdm_error *err)
-{
-    enter(run, at, other);
-    if (!at->found || (run->other_seconds > 0 &&
-                       at->simulation.step_seconds > POLISHED_WITHIN * run->other_seconds))
-        return TDM_OK;
-    enum tdm_status status = tdm_candidates_polish(run, err);
+    if (status == TDM_OK && trains)
+        status = tdm_candidates_polish(run, err);
     leave(run, at);
     return status;
 }
@@ -192,11 +186,6 @@ static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, b
     if (status == TDM_OK && second != NULL)
         status = look(run, second, first, trains, err);
     const struct updates_at *best = first;
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        struct updates_at *at = i == 0 ? first : second;
-        if (status == TDM_OK && trains && at != NULL)
-            status = polish(run, at, i == 0 ? second : first, err);
-    }
     if (second != NULL && second->found &&
         (!first->found || weighed(second, second->simulation.step_seconds) <
                               weighed(first, first->simulation.step_seconds)))

@@ -34,6 +34,8 @@ enum tdm_split_unit { TDM_SPLIT_FREE, TDM_SPLIT_CHUNK, TDM_SPLIT_PERCENT };
 
 /* Knobs that the caller fixes. All zero: every knob is free. */
 struct tdm_pins {
+    uint32_t *groups;     /* owned by the owner of the pins */
+    uint32_t group_count; /* 0: free; 1: the size repeats */
     bool has_order, has_attention, has_input_place, has_kept_place, has_held_place;
     enum tdm_order order;
     enum tdm_attention_store attention;
@@ -45,8 +47,6 @@ struct tdm_pins {
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;
-    uint32_t group_count;    /* 0: free; 1: the size repeats */
-    uint32_t *groups;        /* owned by the owner of the pins */
     uint64_t chunk_tokens;   /* 0: free */
     uint32_t gradient_slots; /* rings.gradients of several ranks: team_search.h; 0: free */
     bool has_weight_slices, weight_slices; /* weights.sliced of several ranks */
@@ -70,7 +70,7 @@ enum tdm_heuristic {
     TDM_ROUNDING,    /* schedules rounded from the program's solution */
     TDM_STRUCTURE,   /* of rounding: moves of places, homes and group boundaries */
     TDM_FINE,        /* of rounding: moves of splits and sets, group by group */
-    TDM_POLISH,      /* simulation of the best schedule's neighbours */
+    TDM_POLISH,      /* of a small step: simulation of the best schedules' neighbours */
     TDM_HEURISTICS
 };
 
@@ -134,6 +134,9 @@ const char *tdm_attention_store_name(enum tdm_attention_store store); /* "none",
 
 /* Copies what a search chooses between schedules of the same model and step. */
 void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from);
+
+/* Do the pins fix what is stored, or where, beside attention outputs? */
+bool tdm_pins_fix_stores(const struct tdm_pins *pins);
 
 void tdm_pins_free(struct tdm_pins *pins); /* frees what the pins own, not the struct */
 

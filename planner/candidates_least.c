@@ -24,12 +24,14 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         uint64_t bytes; /* the least so far */
         uint32_t seen;
     } excesses[TDM_BASES][TDM_ORDERS] = {{{0}}}, *excess;
-    run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
-    if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
-        *least = run->queue.recipes[0].bytes[place];
-    while (status == TDM_OK && !estimated && run->queue.count > 0) {
-        struct tdm_recipe recipe = tdm_candidates_pop(&run->queue);
+    const struct tdm_recipe *first = tdm_candidates_first(&run->queue);
+    if (status == TDM_OK && estimated && first != NULL && first->bytes[place] < *least)
+        *least = first->bytes[place];
+    for (; status == TDM_OK && !estimated && first != NULL;
+         first = tdm_candidates_first(&run->queue)) {
+        const struct tdm_recipe recipe = *first;
+        run->queue.count--;
         bool hopeless =
             enough > 0 && recipe.bytes[place] > enough; /* estimates are never too high */
         if (hopeless || *least <= enough || (double)recipe.bytes[place] >= NEAR * (double)*least)

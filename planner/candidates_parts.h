@@ -5,8 +5,8 @@
  * closes and answers questions. candidates_bounds.c solves linear programs and rounds their
  * solutions. candidates_try.c lowers and simulates a schedule, and validates the winner.
  * candidates_rounded.c decides which roundings are simulated or searched longer.
- * candidates_recipes.c and candidates_queue.c go through recipes. candidates_polish.c searches
- * neighbours by simulation. candidates_least.c finds the least memory. */
+ * candidates_recipes.c goes through recipes. candidates_polish.c searches neighbours by simulation.
+ * candidates_least.c finds the least memory. */
 #ifndef TDM_PLANNER_CANDIDATES_PARTS_H
 #define TDM_PLANNER_CANDIDATES_PARTS_H
 
@@ -29,11 +29,11 @@
  * more exact. If the bound rules that out, the host is not searched. */
 #define WORTH_THE_HOST 1.003
 
-/* A heap of recipes: the next one to examine is first. */
+/* Recipes by falling cost: the next one to examine is the last. */
 struct tdm_recipe_queue {
     struct tdm_recipe *recipes;
     size_t count, capacity;
-    int place; /* sorted by bytes of this place, or by seconds if TDM_MAX_PLACES */
+    int place; /* the cost is the bytes of this place, or the seconds if TDM_MAX_PLACES */
 };
 
 /* Result of a tried schedule: its step time (TDM_UNMEASURED: it did not fit) and the effort. */
@@ -152,17 +152,9 @@ bool tdm_candidates_could_win(const struct tdm_candidates *run, double seconds);
 /* The best step so far; once something was found, with updates at any place. */
 double tdm_candidates_best_seconds(const struct tdm_candidates *run);
 
-/* The share of an effort that is worth it: 1 if the gap to the bound is at least `wide_gap`. The
+/* The share of a longer search's effort that is worth it: 1 if the gap to the bound is wide. The
  * nearer the best schedule is to the bound, the less there is to gain. */
-double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap);
-
-/* ---- candidates_queue.c ---- */
-
-/* Adds a recipe to the queue. False: out of memory. */
-bool tdm_candidates_push(struct tdm_recipe_queue *queue, const struct tdm_recipe *recipe);
-
-/* Takes the first recipe from a queue that is not empty. */
-struct tdm_recipe tdm_candidates_pop(struct tdm_recipe_queue *queue);
+double tdm_candidates_share_of_effort(const struct tdm_candidates *run);
 
 /* ---- candidates_bounds.c ---- */
 
@@ -246,8 +238,11 @@ enum tdm_status tdm_candidates_walk_on(struct tdm_candidates *run, unsigned numb
 
 /* ---- candidates_recipes.c ---- */
 
-/* Enumerates recipes with updates at run->on. */
+/* Fills the queue with the recipes that fit, with updates at run->on. */
 enum tdm_status tdm_candidates_enumerate(struct tdm_candidates *run, struct tdm_error *err);
+
+/* The recipe of the least cost, or NULL if there is none. */
+const struct tdm_recipe *tdm_candidates_first(const struct tdm_recipe_queue *queue);
 
 /* Tries recipes with state where the user put it. If nothing fits, moves state that is not pinned
  * to the host, as tdm_candidates_least() does. */
@@ -256,8 +251,8 @@ enum tdm_status tdm_candidates_look_at_recipes(struct tdm_candidates *run, bool 
 
 /* ---- candidates_polish.c ---- */
 
-/* Polishes the best few orders and chunk sizes by simulation, as far as the effort allows; of
- * small steps also the neighbours of other starting points. */
+/* Polishes the best schedules of a small step by simulation, and those from other starting points,
+ * as far as the effort allows. Estimates of small steps are less exact. */
 enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err);
 
 /* The last phase: tries richer sets on the fastest schedule of each order. */

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Polishing: searches the neighbours of the best schedules by simulation, and tries richer sets in
- * them. */
+/* Polishing: searches the neighbours of schedules by simulation, of small steps all of them, and
+ * of others those with richer sets. */
 #include "planner/candidates_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define SMALL_OPS 600u /* of a small step */
-#define WIDE_GAP 0.05  /* from this gap on polishing gets its full effort */
 
 /* Counts a remembered schedule as effort and as tried, so that a memo does not change the
  * result. */
@@ -47,10 +44,6 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
 /* ---- a point ---- */
 
 #define STARTS 18u
-#define POLISH_OPS 400000u /* that polishing lowers and simulates at most */
-#define POLISHED 2u        /* orders and chunk sizes, */
-#define PARTS 4u           /* each with this part of the effort */
-#define HOPELESS 1.03      /* times the best; slower ones are not polished */
 
 /* Sets all groups of a point to one set at one place. K and V are on the device, on the host, or on
  * the host for the lower half of the groups. */
@@ -67,16 +60,15 @@ static void start_over(enum tdm_place far, struct tdm_rounded *point, unsigned s
     }
 }
 
-/* The best of an order (TDM_ORDERS: of any) among those not polished yet, or NULL. */
-static const struct tdm_rounded *best_of(const struct tdm_candidates *run, int order,
-                                         const bool *polished)
+/* The fastest schedule of an order (TDM_ORDERS: of any), or NULL. */
+static const struct tdm_rounded *best_of(const struct tdm_candidates *run, int order)
 {
     const struct tdm_rounded *best = NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         const struct tdm_rounded *of = &run->best[i];
         if (of->fits && tdm_candidates_is_due(run, of->size) &&
             (order == TDM_ORDERS || (int)of->order == order) &&
-            (polished == NULL || !polished[i]) && (best == NULL || of->seconds < best->seconds))
+            (best == NULL || of->seconds < best->seconds))
             best = of;
     }
     return best;
@@ -93,6 +85,8 @@ static bool copy_rounded(const struct tdm_candidates *run, const struct tdm_roun
     memcpy(copy->groups, from->groups, copy->group_count * sizeof(*copy->groups));
     return true;
 }
+
+#define SMALL_OPS 600u
 
 /* Is a step so small that simulations are cheap, and waits inside bodies matter? */
 static bool is_small(const struct tdm_candidates *run)
@@ -124,29 +118,26 @@ static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm
     return status == TDM_OK ? run->status : status;
 }
 
-/* ---- the best points ---- */
+/* ---- small steps ---- */
 
-/* Ops that polishing may simulate. */
-static uint64_t polishing_ops(const struct tdm_candidates *run)
-{
-    return (uint64_t)(POLISH_OPS * tdm_candidates_share_of_effort(run, WIDE_GAP));
-}
+#define POLISH_OPS 100000u /* lowered and simulated at most from a starting point, */
+#define ORDER_OPS 50000u   /* and from those of an order, until no other one is begun */
 
-/* Polishes small steps from other starting points of each order too. */
-static enum tdm_status polish_starts(struct tdm_candidates *run, enum tdm_set richest,
-                                     struct tdm_error *err)
+/* Polishes a small step in each order: from the fastest schedule, and from other starting points.
+ */
+static enum tdm_status polish_small(struct tdm_candidates *run, unsigned first_start,
+                                    enum tdm_set richest, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    const uint64_t most_ops = polishing_ops(run);
     if (!is_small(run))
         return TDM_OK;
-    run->most_ops = most_ops / 4;
+    run->most_ops = POLISH_OPS;
     for (int order = 0; order < TDM_ORDERS; order++) {
         run->ops = 0;
-        for (unsigned start = 1; start <= STARTS && run->ops < most_ops / 8; start++) {
-            const struct tdm_rounded *best = best_of(run, order, NULL);
-            if (best == NULL)
-                best = best_of(run, TDM_ORDERS, NULL);
+        for (unsigned start = first_start; start <= STARTS && run->ops < ORDER_OPS; start++) {
+            const struct tdm_rounded *best = best_of(run, order);
+            if (best == NULL && start > 0)
+                best = best_of(run, TDM_ORDERS);
             if (best != NULL && status == TDM_OK && tdm_candidates_may_have(run, order) &&
                 tdm_candidates_could_win(run, 0))
                 status = polish_point(run, best, (enum tdm_order)order, start, richest, err);
@@ -157,23 +148,10 @@ static enum tdm_status polish_starts(struct tdm_candidates *run, enum tdm_set ri
 
 enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err)
 {
-    bool polished[TDM_ORDERS * TDM_BASES] = {false};
-    enum tdm_status status = TDM_OK;
-    const struct tdm_rounded *best;
-    if (!tdm_candidates_may_round(run) || tdm_candidates_without(run, TDM_POLISH) ||
-        run->space.pins->quick)
+    if (!run->found || !tdm_candidates_may_round(run) || run->space.pins->quick ||
+        tdm_candidates_without(run, TDM_POLISH))
         return TDM_OK;
-    run->most_ops = polishing_ops(run) / PARTS;
-    for (unsigned i = 0; i < POLISHED && status == TDM_OK && tdm_candidates_could_win(run, 0);
-         i++) {
-        run->ops = 0;
-        best = best_of(run, TDM_ORDERS, polished);
-        if (best == NULL || best->seconds > HOPELESS * tdm_candidates_best_seconds(run))
-            break;
-        polished[best - run->best] = true;
-        status = polish_point(run, best, best->order, 0, TDM_SEARCHED_SET, err);
-    }
-    return status == TDM_OK ? polish_starts(run, TDM_SEARCHED_SET, err) : status;
+    return polish_small(run, 0, TDM_SEARCHED_SET, err);
 }
 
 /* ---- richer sets ---- */
@@ -181,24 +159,6 @@ enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_err
 /* Sets richer than those of the search must save this share of a step to be worth their bytes:
  * simulated times are not more exact. */
 #define WORTH_RICHER 0.001
-
-static enum tdm_status enrich_point(struct tdm_candidates *run, const struct tdm_rounded *from,
-                                    struct tdm_error *err)
-{
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from->size);
-    struct tdm_rounded point;
-    limits.richest = TDM_SETS - 1;
-    limits.doubtful = is_small(run);
-    if (!copy_rounded(run, from, &point))
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    run->ops = 0;
-    enum tdm_status status =
-        tdm_enrich(&run->space, &limits, &point, point.seconds, measure, run, err);
-    tdm_rounded_free(&point);
-    if (status == TDM_OK && run->status != TDM_OK)
-        *err = run->err;
-    return status == TDM_OK ? run->status : status;
-}
 
 /* Are richer sets worth a search? If the schedule keeps all searched sets already, richer sets use
  * the memory that is left. Otherwise a byte saves more time for what is not kept yet, and richer
@@ -229,12 +189,13 @@ enum tdm_status tdm_candidates_enrich(struct tdm_candidates *run, struct tdm_err
     run->bound_of[run->on] = tdm_candidates_bound_of_all(run);
     run->most_ops = MOST_OPS / 8;
     for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
-        const struct tdm_rounded *best = best_of(run, order, NULL);
+        const struct tdm_rounded *best = best_of(run, order);
+        run->ops = 0;
         if (best != NULL)
-            status = enrich_point(run, best, err);
+            status = polish_point(run, best, best->order, 0, TDM_SETS - 1, err);
     }
     if (status == TDM_OK)
-        status = polish_starts(run, TDM_SETS - 1, err);
+        status = polish_small(run, 1, TDM_SETS - 1, err);
     if (run->simulation.step_seconds > (1 - WORTH_RICHER) * simulation.step_seconds) {
         struct tdm_rounded *was = &run->best[poorer.order * TDM_BASES + poorer.size];
         tdm_rounded_copy(was, &poorer);

@@ -3,25 +3,82 @@
  * win. */
 #include "planner/candidates_parts.h"
 
+#include <stdlib.h>
+
 #define QUICK_PARTS 8u /* divides the effort for recipes, for `quick` */
+
+/* ---- the queue ---- */
+
+/* The last recipe is the first to be taken: the one with the least cost. */
+static int by_falling_cost(const void *left, const void *right)
+{
+    const struct tdm_recipe *a = left, *b = right;
+    if (a->cost < b->cost || a->cost > b->cost)
+        return a->cost < b->cost ? 1 : -1;
+    return (a->number < b->number) - (a->number > b->number);
+}
+
+static bool add(struct tdm_recipe_queue *queue, const struct tdm_recipe *recipe)
+{
+    if (queue->count == queue->capacity) {
+        size_t capacity = queue->capacity == 0 ? 1024 : queue->capacity * 2;
+        struct tdm_recipe *moved = realloc(queue->recipes, capacity * sizeof(*moved));
+        if (moved == NULL)
+            return false;
+        queue->recipes = moved;
+        queue->capacity = capacity;
+    }
+    queue->recipes[queue->count++] = *recipe;
+    return true;
+}
+
+/* Puts a recipe that was taken back to where it belongs. */
+static void put_back(struct tdm_recipe_queue *queue, const struct tdm_recipe *recipe)
+{
+    size_t at = queue->count++;
+    for (; at > 0 && by_falling_cost(&queue->recipes[at - 1], recipe) > 0; at--)
+        queue->recipes[at] = queue->recipes[at - 1];
+    queue->recipes[at] = *recipe;
+}
+
+/* Estimates a recipe. False: it does not fit. */
+static bool estimate(const struct tdm_candidates *run, struct tdm_recipe *recipe)
+{
+    const int place = run->queue.place;
+    const bool fits = tdm_recipe_estimate(&run->space, recipe, run->limit_bytes);
+    recipe->cost = place < (int)TDM_MAX_PLACES ? (double)recipe->bytes[place] : recipe->seconds;
+    return fits;
+}
 
 static bool take_recipe(void *self, const struct tdm_recipe *offered)
 {
     struct tdm_candidates *run = self;
     struct tdm_recipe recipe = *offered;
     run->counts.examined++;
-    if (!tdm_recipe_estimate(&run->space, &recipe, run->limit_bytes))
+    if (!estimate(run, &recipe))
         run->counts.too_large++;
-    else if (!tdm_candidates_push(&run->queue, &recipe))
+    else if (!add(&run->queue, &recipe))
         run->no_memory = true;
     return !run->no_memory;
 }
 
 enum tdm_status tdm_candidates_enumerate(struct tdm_candidates *run, struct tdm_error *err)
 {
+    run->queue.count = 0;
     tdm_recipes_enumerate(&run->space, run->on, take_recipe, run);
-    return run->no_memory ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates") : TDM_OK;
+    if (run->no_memory)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
+    if (run->queue.count > 0)
+        qsort(run->queue.recipes, run->queue.count, sizeof(*run->queue.recipes), by_falling_cost);
+    return TDM_OK;
 }
+
+const struct tdm_recipe *tdm_candidates_first(const struct tdm_recipe_queue *queue)
+{
+    return queue->count > 0 ? &queue->recipes[queue->count - 1] : NULL;
+}
+
+/* ---- trying them ---- */
 
 static enum tdm_status try_recipe(struct tdm_candidates *run, struct tdm_recipe *recipe,
                                   struct tdm_error *err)
@@ -37,9 +94,8 @@ static enum tdm_status try_recipe(struct tdm_candidates *run, struct tdm_recipe 
     /* queued again with a larger reserve, if it still fits */
     uint32_t before = recipe->kept_from_chunk;
     tdm_candidates_add_reserve(run, used_bytes, recipe->bytes, recipe->reserve);
-    if (tdm_recipe_estimate(&run->space, recipe, run->limit_bytes) &&
-        recipe->kept_from_chunk != before && !tdm_candidates_push(&run->queue, recipe))
-        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
+    if (estimate(run, recipe) && recipe->kept_from_chunk != before)
+        put_back(&run->queue, recipe);
     return status;
 }
 
@@ -48,8 +104,9 @@ static enum tdm_status try_recipes(struct tdm_candidates *run, struct tdm_error 
     const uint64_t most_ops = run->space.pins->quick ? MOST_OPS / QUICK_PARTS : MOST_OPS;
     enum tdm_status status = TDM_OK;
     run->ops = 0;
-    while (run->queue.count > 0 && status == TDM_OK) {
-        if (!tdm_candidates_could_win(run, run->queue.recipes[0].seconds)) {
+    const struct tdm_recipe *first;
+    while (status == TDM_OK && (first = tdm_candidates_first(&run->queue)) != NULL) {
+        if (!tdm_candidates_could_win(run, first->seconds)) {
             run->counts.too_slow += run->queue.count;
             break;
         }
@@ -57,7 +114,8 @@ static enum tdm_status try_recipes(struct tdm_candidates *run, struct tdm_error 
             run->counts.complete = false;
             break;
         }
-        struct tdm_recipe recipe = tdm_candidates_pop(&run->queue);
+        struct tdm_recipe recipe = *first;
+        run->queue.count--;
         status = try_recipe(run, &recipe, err);
     }
     return status;
@@ -68,7 +126,6 @@ enum tdm_status tdm_candidates_look_at_recipes(struct tdm_candidates *run, bool 
 {
     if (trains && tdm_candidates_without(run, TDM_ENUMERATION))
         return TDM_OK;
-    run->queue.count = 0;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
     if (status == TDM_OK)
         status = try_recipes(run, err);

@@ -9,9 +9,8 @@
 /* Ops that are lowered and simulated for roundings, at one place of updates. */
 #define ROUNDED_OPS (MOST_OPS / 4)
 
-#define DEEP_GAP 0.01        /* from this gap on longer searches get their full effort: */
-#define MOST_ESTIMATES 8000u /* of each of the most promising roundings */
-#define TOO_SLOW 1.06        /* likely cost over the best step; deepening and polishing gain less */
+#define MOST_ESTIMATES 8000u  /* of a longer search */
+#define TOO_SLOW 1.06         /* likely cost over the best step; deepening gains less */
 #define TOO_SLOW_UNTRIED 1.16 /* the same for an order of which nothing was deepened yet */
 #define AS_IT_IS 1.01         /* the same for what is not searched longer */
 #define STALLED 1.003         /* simulated over estimated */
@@ -43,8 +42,7 @@ static bool may_deepen(const struct tdm_candidates *run, const struct tdm_rounde
 {
     const unsigned turn = rounded->turns;
     return turn < TDM_TURNS &&
-           run->all_deepened[turn] <
-               turns[turn].most * tdm_candidates_share_of_effort(run, DEEP_GAP) &&
+           run->all_deepened[turn] < turns[turn].most * tdm_candidates_share_of_effort(run) &&
            run->deepened[rounded->order][rounded->size] <= turn;
 }
 
@@ -136,7 +134,7 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
 /* Points of a longer search's walk. */
 static unsigned travelled(const struct tdm_candidates *run, unsigned turn)
 {
-    return (unsigned)(turns[turn].travelled * tdm_candidates_share_of_effort(run, DEEP_GAP));
+    return (unsigned)(turns[turn].travelled * tdm_candidates_share_of_effort(run));
 }
 
 /* Searches longer from a rounding: its next turn. */
@@ -144,8 +142,7 @@ static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *ro
                               struct tdm_error *err)
 {
     struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
-    limits.most_estimates =
-        (unsigned)(MOST_ESTIMATES * tdm_candidates_share_of_effort(run, DEEP_GAP));
+    limits.most_estimates = (unsigned)(MOST_ESTIMATES * tdm_candidates_share_of_effort(run));
     limits.deep = true;
     limits.grid = rounded->turns == 0;
     limits.no_structure = limits.no_structure || !limits.grid;

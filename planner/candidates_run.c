@@ -10,7 +10,8 @@
 #define ESTIMATES_LOG2 16u   /* estimates remembered in a search */
 #define MEASURED_LOG2 12u    /* and simulations remembered while polishing */
 #define QUICK_ESTIMATES 100u /* of one rounding */
-#define LEAST_EFFORT 0.2     /* share of the effort that remains at the bound */
+#define LEAST_EFFORT 0.2     /* share of the effort that remains at the bound, */
+#define WIDE_GAP 0.01        /* and the gap from which on all of it does */
 
 /* ---- opening and closing ---- */
 
@@ -84,10 +85,7 @@ bool tdm_candidates_may_round(const struct tdm_candidates *run)
 {
     const struct tdm_pins *pins = run->space.pins;
     return !tdm_candidates_without(run, TDM_ROUNDING) && !pins->has_attention &&
-           !pins->has_input_place && !pins->has_kept_place && !pins->has_held_place &&
-           !pins->has_kv && pins->kept_set == TDM_SET_INPUT && pins->held_set == TDM_SET_INPUT &&
-           pins->kept_from_unit == TDM_SPLIT_FREE && !tdm_is_far(pins->kv_place) &&
-           !tdm_is_far(pins->kv_gradients_place);
+           !tdm_pins_fix_stores(pins);
 }
 
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
@@ -170,10 +168,10 @@ double tdm_candidates_best_seconds(const struct tdm_candidates *run)
     return run->found && run->other_seconds > 0 ? fmin(seconds, run->other_seconds) : seconds;
 }
 
-double tdm_candidates_share_of_effort(const struct tdm_candidates *run, double wide_gap)
+double tdm_candidates_share_of_effort(const struct tdm_candidates *run)
 {
     double bound = run->bound_of[run->on];
     double gap =
         run->found && bound > 0 && bound < NO_BOUND ? run->simulation.step_seconds / bound - 1 : 1;
-    return fmin(fmax(gap / wide_gap, LEAST_EFFORT), 1);
+    return fmin(fmax(gap / WIDE_GAP, LEAST_EFFORT), 1);
 }

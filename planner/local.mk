@@ -5,7 +5,6 @@ libtidemark_a_SOURCES += \
 	planner/candidates_least.c \
 	planner/candidates_parts.h \
 	planner/candidates_polish.c \
-	planner/candidates_queue.c \
 	planner/candidates_recipes.c \
 	planner/candidates_rounded.c \
 	planner/candidates_run.c \

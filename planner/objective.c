@@ -39,7 +39,7 @@ bool tdm_objective_parse(const char *name, enum tdm_objective *objective)
     return false;
 }
 
-static void drop(struct tdm_objective_found *found)
+void tdm_objective_found_free(struct tdm_objective_found *found)
 {
     tdm_schedule_free(found->schedule);
     tdm_pins_free(&found->pins);
@@ -49,7 +49,7 @@ static void drop(struct tdm_objective_found *found)
 /* Replaces what was found before by `next`. */
 static void keep(struct tdm_objective_found *found, struct tdm_objective_found *next)
 {
-    drop(found);
+    tdm_objective_found_free(found);
     *found = *next;
     *next = (struct tdm_objective_found){0};
 }
@@ -57,6 +57,11 @@ static void keep(struct tdm_objective_found *found, struct tdm_objective_found *
 static uint32_t ranks_of(const struct tdm_request *request)
 {
     return request->ranks > 1 ? request->ranks : 1;
+}
+
+static uint64_t parts_of(const struct tdm_request *request)
+{
+    return ranks_of(request) > 1 ? TEAM_PARTS : PARTS;
 }
 
 /* What several ranks would be planned for, for messages. */
@@ -94,26 +99,45 @@ static enum tdm_status no_fit(const struct tdm_request *request, const char *wha
                                  : tdm_fail(err, TDM_INFEASIBLE, "%s", what);
 }
 
+/* A search over sizes of a request: contexts, limits of memory or budgets. */
+struct sizes {
+    struct tdm_request request; /* with the size that is tried */
+    const struct tdm_objective_options *options;
+    enum tdm_effort effort;
+    bool keeps_misses; /* keeps what does not fit, for the reasons, until a size is good */
+    struct tdm_objective_found *found; /* of the last size that was good */
+    double seconds;                    /* of the last size; 0: it did not fit */
+};
+
 /* Searches a request. *good: it fits and is fast enough. `found` then has the result. If nothing
  * fits, it has the request, for the reasons. */
-static enum tdm_status try_search(const struct tdm_request *request,
-                                  const struct tdm_objective_options *options,
-                                  struct tdm_objective_found *found, bool *good,
-                                  struct tdm_error *err)
+static enum tdm_status try_search(const struct sizes *s, struct tdm_objective_found *found,
+                                  bool *good, struct tdm_error *err)
 {
-    *good = false;
-    const enum tdm_effort effort = options->fits    ? TDM_EFFORT_FIT
-                                   : options->quick ? TDM_EFFORT_FIRST
-                                                    : TDM_EFFORT_FULL;
-    enum tdm_status status = tdm_objective_time(request, effort, found, err);
-    if (status == TDM_INFEASIBLE)
+    const double most_seconds = s->options->most_seconds;
+    enum tdm_status status = tdm_objective_time(&s->request, s->effort, found, err);
+    *good = status == TDM_OK &&
+            (most_seconds <= 0 || found->search.simulation.step_seconds <= most_seconds);
+    if (status == TDM_OK || status == TDM_INFEASIBLE)
         return TDM_OK;
-    if (status != TDM_OK) {
-        drop(found);
+    tdm_objective_found_free(found);
+    return status;
+}
+
+/* Searches s->request, and tells that `size` was tried. */
+static enum tdm_status try_size(struct sizes *s, uint64_t size, bool *good, struct tdm_error *err)
+{
+    struct tdm_objective_found next;
+    enum tdm_status status = try_search(s, &next, good, err);
+    if (status != TDM_OK)
         return status;
-    }
-    *good = options->most_seconds <= 0 ||
-            found->search.simulation.step_seconds <= options->most_seconds;
+    s->seconds = next.search.simulation.step_seconds;
+    if (*good ||
+        (s->keeps_misses && s->seconds <= 0 && s->found->search.simulation.step_seconds <= 0))
+        keep(s->found, &next);
+    tdm_objective_found_free(&next);
+    if (s->options->tried != NULL)
+        s->options->tried(s->options->self, size, *good);
     return TDM_OK;
 }
 
@@ -131,14 +155,8 @@ static enum tdm_status search_again(const struct tdm_request *request,
     if (status == TDM_OK &&
         next.search.simulation.step_seconds < found->search.simulation.step_seconds)
         keep(found, &next);
-    drop(&next);
+    tdm_objective_found_free(&next);
     return status == TDM_INFEASIBLE ? TDM_OK : status;
-}
-
-static void tell(const struct tdm_objective_options *options, uint64_t size, bool good)
-{
-    if (options->tried != NULL)
-        options->tried(options->self, size, good);
 }
 
 static enum tdm_status too_slow(double seconds, double most_seconds, const char *what,
@@ -153,12 +171,9 @@ static enum tdm_status too_slow(double seconds, double most_seconds, const char 
 /* ---- the longest context ---- */
 
 struct contexts {
-    struct tdm_request request; /* with a varying context */
-    uint64_t parts;             /* precision: one part in so many */
-    const struct tdm_objective_options *options;
-    struct tdm_objective_found *found; /* of the longest context that was good */
-    uint64_t unit;                     /* tokens per unit */
-    uint64_t most;                     /* maximum units */
+    struct sizes sizes;
+    uint64_t unit; /* tokens per unit */
+    uint64_t most; /* maximum units */
 };
 
 typedef enum tdm_status (*least_of)(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -169,15 +184,15 @@ static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of
                                     uint64_t *bytes, uint64_t *limit, struct tdm_error *err)
 {
     struct tdm_objective_found next = {0};
-    c->request.context = units * c->unit;
-    enum tdm_status status = tdm_request_make(&c->request, &next.schedule, &next.pins, err);
+    c->sizes.request.context = units * c->unit;
+    enum tdm_status status = tdm_request_make(&c->sizes.request, &next.schedule, &next.pins, err);
     if (status != TDM_OK)
         return status;
     *limit = next.schedule->memory_bytes;
     status = least(next.schedule, &next.pins, TDM_DEVICE, bytes, err);
     if (status == TDM_INFEASIBLE)
         *bytes = TDM_SIZE_MAX;
-    drop(&next);
+    tdm_objective_found_free(&next);
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
@@ -195,16 +210,8 @@ static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fit
 static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *good,
                                    struct tdm_error *err)
 {
-    struct tdm_objective_found next;
-    c->request.context = units * c->unit;
-    enum tdm_status status = try_search(&c->request, c->options, &next, good, err);
-    if (status != TDM_OK)
-        return status;
-    if (*good)
-        keep(c->found, &next);
-    drop(&next);
-    tell(c->options, c->request.context, *good);
-    return TDM_OK;
+    c->sizes.request.context = units * c->unit;
+    return try_size(&c->sizes, c->sizes.request.context, good, err);
 }
 
 /* A number near `value` in (low, high), a multiple of the largest power of two that the distance
@@ -229,8 +236,9 @@ typedef enum tdm_status (*context_test)(struct contexts *c, uint64_t units, bool
 static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *low, uint64_t high,
                               struct tdm_error *err)
 {
+    const uint64_t parts = parts_of(&c->sizes.request);
     enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && high - *low > 1 + *low / c->parts) {
+    while (status == TDM_OK && high - *low > 1 + *low / parts) {
         uint64_t middle = (uint64_t)sqrt((double)(*low > 0 ? *low : 1) * (double)high);
         bool good;
         middle = round_between(*low, middle, high);
@@ -245,7 +253,7 @@ static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *l
 static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *low,
                              struct tdm_error *err)
 {
-    const uint64_t first = *low / (ranks_of(&c->request) > 1 ? 2 : STRIDE);
+    const uint64_t first = *low / (ranks_of(&c->sizes.request) > 1 ? 2 : STRIDE);
     for (uint64_t stride = 1 + first; *low < c->most; stride *= 2) {
         uint64_t next = stride < c->most - *low ? *low + stride : c->most;
         bool good;
@@ -300,8 +308,8 @@ static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most,
     c->unit = unit;
     c->most = most;
     *units = 0;
-    enum tdm_status status =
-        ranks_of(&c->request) > 1 ? find_near(c, 0, &sure, err) : widen(c, fits_surely, &sure, err);
+    enum tdm_status status = ranks_of(&c->sizes.request) > 1 ? find_near(c, 0, &sure, err)
+                                                             : widen(c, fits_surely, &sure, err);
     uint64_t first = sure > 0 ? sure : 1;
     if (status == TDM_OK)
         status = try_context(c, first, &good, err);
@@ -313,48 +321,49 @@ static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most,
     return widen(c, try_context, units, err);
 }
 
-enum tdm_status tdm_objective_context(const struct tdm_request *request,
-                                      const struct tdm_objective_options *options,
-                                      struct tdm_objective_found *found, struct tdm_error *err)
+static enum tdm_status find_context(const struct tdm_request *request,
+                                    const struct tdm_objective_options *options,
+                                    enum tdm_effort effort, struct tdm_objective_found *found,
+                                    struct tdm_error *err)
 {
-    const bool team = ranks_of(request) > 1;
-    struct tdm_objective_options quickly = *options;
-    struct contexts c = {.request = *request, .parts = team ? TEAM_PARTS : PARTS, .found = found};
+    struct contexts c = {
+        .sizes = {.request = *request, .options = options, .effort = effort, .found = found}};
     uint64_t units;
-    quickly.quick = options->quick || team;
-    c.options = &quickly;
     *found = (struct tdm_objective_found){0};
     enum tdm_status status =
         longest(&c, CONTEXT_STEP, TDM_LONGEST_CONTEXT / CONTEXT_STEP, &units, err);
     if (status == TDM_OK && units == 0)
         status = longest(&c, 1, CONTEXT_STEP - 1, &units, err);
     if (status == TDM_OK && units == 0) {
-        struct tdm_objective_found one;
         bool good;
-        c.request.context = 1;
-        status = try_search(&c.request, options, &one, &good, err);
-        if (status == TDM_OK && one.search.simulation.step_seconds > 0) {
-            status = too_slow(one.search.simulation.step_seconds, options->most_seconds,
-                              "a single token", err);
-            drop(&one);
-        } else if (status == TDM_OK) {
-            keep(found, &one);
-            status = no_fit(request, "no context fits", err);
-        }
-        return status;
+        c.sizes.request.context = 1;
+        status = try_search(&c.sizes, found, &good, err);
+        const double seconds = found->search.simulation.step_seconds;
+        if (status != TDM_OK || seconds <= 0)
+            return status == TDM_OK ? no_fit(request, "no context fits", err) : status;
+        tdm_objective_found_free(found);
+        return too_slow(seconds, options->most_seconds, "a single token", err);
     }
-    if (status == TDM_OK && team && !options->quick)
-        status = search_again(&c.request, found, err);
+    if (status == TDM_OK && ranks_of(request) > 1)
+        status = search_again(&c.sizes.request, found, err);
     if (status != TDM_OK)
-        drop(found);
+        tdm_objective_found_free(found);
     return status;
+}
+
+enum tdm_status tdm_objective_context(const struct tdm_request *request,
+                                      const struct tdm_objective_options *options,
+                                      struct tdm_objective_found *found, struct tdm_error *err)
+{
+    return find_context(request, options,
+                        ranks_of(request) > 1 ? TDM_EFFORT_FIRST : TDM_EFFORT_FULL, found, err);
 }
 
 /* A context that fits several ranks, from the estimate for one: as many times as long as there are
  * ranks, or less; where host memory is short, which they share, shorter. */
 static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error *err)
 {
-    const double ranks = ranks_of(&c->request);
+    const double ranks = ranks_of(&c->sizes.request);
     const double shares[] = {ranks, 0.75 * ranks, 0.5 * ranks, 1, 0.75, 0.5, 0.25};
     uint64_t units;
     bool good = false;
@@ -365,17 +374,17 @@ static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error
         if (tried > 0)
             status = try_context(c, tried, &good, err);
     }
-    return status == TDM_OK && !good ? tdm_team_nothing_fits(&c->request, err) : status;
+    return status == TDM_OK && !good ? tdm_team_nothing_fits(&c->sizes.request, err) : status;
 }
 
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
                                            struct tdm_objective_found *found, struct tdm_error *err)
 {
-    static const struct tdm_objective_options options = {.quick = true, .fits = true};
-    struct contexts c = {.request = *request,
-                         .parts = PARTS,
-                         .options = &options,
-                         .found = found,
+    static const struct tdm_objective_options options = {0};
+    struct contexts c = {.sizes = {.request = *request,
+                                   .options = &options,
+                                   .effort = TDM_EFFORT_FIT,
+                                   .found = found},
                          .unit = CONTEXT_STEP,
                          .most = TDM_LONGEST_CONTEXT / CONTEXT_STEP};
     uint64_t units;
@@ -389,40 +398,32 @@ enum tdm_status tdm_objective_near_context(const struct tdm_request *request, ui
         status = try_context(&c, units, &good, err);
         units -= units / NEAR_PARTS;
     }
-    return status == TDM_OK && !good ? tdm_objective_context(request, &options, found, err)
+    return status == TDM_OK && !good ? find_context(request, &options, TDM_EFFORT_FIT, found, err)
                                      : status;
 }
 
 /* ---- the least memory ---- */
 
 struct memories {
-    struct tdm_request request; /* with a varying limit */
-    const struct tdm_objective_options *options;
-    struct tdm_objective_found *found; /* result of the minimum limit that was good */
-    uint64_t runtime_bytes;            /* of driver and libraries: no limit up to this is good */
-    bool found_quickly;                /* by a quick search */
+    struct sizes sizes;
+    uint64_t runtime_bytes;   /* of driver and libraries: no limit up to this is good */
+    enum tdm_effort found_by; /* the search that found the result */
 };
 
-/* Searches with a limit in whole MiB, which a user can type. `found` keeps a good result. */
+/* Searches with a limit in whole MiB, which a user can type. */
 static enum tdm_status try_memory(struct memories *m, uint64_t memory_bytes, bool *good,
                                   struct tdm_error *err)
 {
-    struct tdm_objective_found next;
-    m->request.has_memory = true;
-    m->request.memory_bytes = tdm_size_align(memory_bytes, MIB);
+    struct tdm_request *request = &m->sizes.request;
+    request->has_memory = true;
+    request->memory_bytes = tdm_size_align(memory_bytes, MIB);
     *good = false;
-    if (m->request.memory_bytes <= m->runtime_bytes)
+    if (request->memory_bytes <= m->runtime_bytes)
         return TDM_OK;
-    enum tdm_status status = try_search(&m->request, m->options, &next, good, err);
-    if (status != TDM_OK)
-        return status;
-    tell(m->options, m->request.memory_bytes, *good);
-    if (*good) {
-        keep(m->found, &next);
-        m->found_quickly = m->options->quick;
-    }
-    drop(&next);
-    return TDM_OK;
+    enum tdm_status status = try_size(&m->sizes, request->memory_bytes, good, err);
+    if (*good)
+        m->found_by = m->sizes.effort;
+    return status;
 }
 
 static uint64_t used_bytes(const struct tdm_objective_found *found)
@@ -434,16 +435,15 @@ static uint64_t used_bytes(const struct tdm_objective_found *found)
  * limits. */
 static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
 {
-    uint64_t high = used_bytes(m->found), low = 0, stride = high / STRIDE;
+    uint64_t high = used_bytes(m->sizes.found), low = 0, stride = high / STRIDE;
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && high > low &&
-           high - low >
-               tdm_most(high / (ranks_of(&m->request) > 1 ? TEAM_PARTS : PARTS), MEMORY_STEP)) {
+           high - low > tdm_most(high / parts_of(&m->sizes.request), MEMORY_STEP)) {
         uint64_t next = low > 0 || stride >= high ? low + (high - low) / 2 : high - stride;
         bool good;
         status = try_memory(m, next, &good, err);
         if (good)
-            high = used_bytes(m->found);
+            high = used_bytes(m->sizes.found);
         else
             low = next;
         stride = stride < high ? 2 * stride : stride;
@@ -457,8 +457,8 @@ static enum tdm_status settle(struct memories *m, struct tdm_error *err)
     enum tdm_status status = TDM_OK;
     bool good = true;
     while (status == TDM_OK && good &&
-           tdm_size_align(used_bytes(m->found), MIB) < m->found->schedule->memory_bytes)
-        status = try_memory(m, used_bytes(m->found), &good, err);
+           tdm_size_align(used_bytes(m->sizes.found), MIB) < m->sizes.found->schedule->memory_bytes)
+        status = try_memory(m, used_bytes(m->sizes.found), &good, err);
     return status;
 }
 
@@ -466,21 +466,19 @@ static enum tdm_status settle(struct memories *m, struct tdm_error *err)
  * less and a search succeeds. */
 static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 {
-    const struct tdm_objective_options *options = m->options;
-    struct tdm_objective_options quickly = *options;
+    const enum tdm_effort effort = m->sizes.effort;
     struct tdm_objective_found probe = {0};
     uint64_t least;
     bool good;
-    quickly.quick = true;
-    m->options = &quickly; /* only what is used matters */
-    enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
-    if (status == TDM_OK && used_bytes(m->found) + MIB < probe.schedule->memory_bytes)
-        status = try_memory(m, used_bytes(m->found), &good, err);
-    m->options = options;
+    m->sizes.effort = TDM_EFFORT_FIRST; /* only what is used matters */
+    enum tdm_status status = tdm_request_make(&m->sizes.request, &probe.schedule, &probe.pins, err);
+    if (status == TDM_OK && used_bytes(m->sizes.found) + MIB < probe.schedule->memory_bytes)
+        status = try_memory(m, used_bytes(m->sizes.found), &good, err);
+    m->sizes.effort = effort;
     if (status == TDM_OK)
         status = tdm_candidates_least(probe.schedule, &probe.pins, TDM_DEVICE, &least, err);
-    drop(&probe);
-    if (status == TDM_OK && least < used_bytes(m->found))
+    tdm_objective_found_free(&probe);
+    if (status == TDM_OK && least < used_bytes(m->sizes.found))
         status = try_memory(m, least, &good, err);
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
@@ -489,29 +487,14 @@ static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 static enum tdm_status prove(struct memories *m, struct tdm_error *err)
 {
     struct tdm_objective_found probe = {0};
-    m->request.memory_bytes = m->found->schedule->memory_bytes; /* not the last one tried */
-    enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
+    m->sizes.request.memory_bytes =
+        m->sizes.found->schedule->memory_bytes; /* not the last one tried */
+    enum tdm_status status = tdm_request_make(&m->sizes.request, &probe.schedule, &probe.pins, err);
     if (status == TDM_OK)
         status = tdm_candidates_least_proved(probe.schedule, &probe.pins, TDM_DEVICE,
-                                             &m->found->proved_bytes, err);
-    drop(&probe);
+                                             &m->sizes.found->proved_bytes, err);
+    tdm_objective_found_free(&probe);
     return status;
-}
-
-/* The fastest schedule, of which only what it uses matters: a quick search is enough, unless its
- * result takes too long or nothing fits. */
-static enum tdm_status search_fastest(const struct tdm_request *request,
-                                      const struct tdm_objective_options *options,
-                                      struct tdm_objective_found *found, bool *good,
-                                      struct tdm_error *err)
-{
-    struct tdm_objective_options quickly = *options;
-    quickly.quick = true;
-    enum tdm_status status = try_search(request, &quickly, found, good, err);
-    if (status != TDM_OK || *good || options->quick)
-        return status;
-    drop(found);
-    return try_search(request, options, found, good, err);
 }
 
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
@@ -519,94 +502,77 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      struct tdm_objective_found *found, struct tdm_error *err)
 {
     const bool team = ranks_of(request) > 1;
-    struct tdm_objective_options quickly = *options;
-    struct memories m = {.request = *request, .options = &quickly, .found = found};
-    struct tdm_objective_found first;
+    struct memories m = {
+        .sizes = {
+            .request = *request, .options = options, .effort = TDM_EFFORT_FIRST, .found = found}};
     bool good;
-    quickly.quick = options->quick || team;
-    *found = (struct tdm_objective_found){0};
-    enum tdm_status status = search_fastest(request, &quickly, &first, &good, err);
+    /* the fastest schedule, of which only what it uses matters: a quick search is enough, unless
+     * its result takes too long or nothing fits */
+    enum tdm_status status = try_search(&m.sizes, found, &good, err);
+    if (status == TDM_OK && !good && !team) {
+        tdm_objective_found_free(found);
+        m.sizes.effort = TDM_EFFORT_FULL;
+        status = try_search(&m.sizes, found, &good, err);
+    }
     if (status != TDM_OK)
         return status;
-    if (!good && first.search.simulation.step_seconds > 0) {
-        status = too_slow(first.search.simulation.step_seconds, options->most_seconds,
-                          "the fastest schedule that fits", err);
-        drop(&first);
-        return status;
+    const double seconds = found->search.simulation.step_seconds;
+    if (!good && seconds > 0) {
+        tdm_objective_found_free(found);
+        return too_slow(seconds, options->most_seconds, "the fastest schedule that fits", err);
     }
-    m.runtime_bytes = first.schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
-    keep(found, &first);
-    m.found_quickly = true;
     if (!good) /* the caller explains why */
         return no_fit(request, "no schedule fits", err);
+    m.runtime_bytes = found->schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
+    m.found_by = TDM_EFFORT_FIRST;
+    m.sizes.effort = team ? TDM_EFFORT_FIRST : TDM_EFFORT_FULL;
     status = begin_low(&m, err);
     if (status == TDM_OK)
         status = lessen(&m, err);
     if (status == TDM_OK)
         status = settle(&m, err);
-    if (status == TDM_OK && m.found_quickly && !quickly.quick) /* a full search may be faster */
+    if (status == TDM_OK && m.found_by != m.sizes.effort) /* a full search may be faster */
         status = try_memory(&m, found->schedule->memory_bytes, &good, err);
-    if (status == TDM_OK && team && !options->quick)
-        status = search_again(request, found, err);
-    if (status == TDM_OK && !team)
-        status = prove(&m, err);
+    if (status == TDM_OK)
+        status = team ? search_again(request, found, err) : prove(&m, err);
     if (status != TDM_OK)
-        drop(found);
+        tdm_objective_found_free(found);
     return status;
 }
 
 /* ---- the largest budget ---- */
 
-struct budgets {
-    struct tdm_request request; /* with a varying budget */
-    const struct tdm_objective_options *options;
-    struct tdm_objective_found *found; /* result of the largest budget that was good */
-    uint64_t page;
-    double seconds; /* of the last search; 0: it did not fit */
-    bool is_found;  /* a good one was found */
-};
-
 /* Searches with a budget of `pages`; 0: dense. */
-static enum tdm_status try_budget(struct budgets *b, uint64_t pages, bool *good,
+static enum tdm_status try_budget(struct sizes *s, uint64_t pages, uint64_t page_tokens, bool *good,
                                   struct tdm_error *err)
 {
-    struct tdm_objective_found next;
-    b->request.budget = pages == 0 ? TDM_BUDGET_DENSE : TDM_BUDGET_TOKENS;
-    b->request.budget_tokens = pages * b->page;
-    enum tdm_status status = try_search(&b->request, b->options, &next, good, err);
-    if (status != TDM_OK)
-        return status;
-    tell(b->options, pages == 0 ? b->request.context : b->request.budget_tokens, *good);
-    b->seconds = next.search.simulation.step_seconds;
-    /* keeps a result that does not fit, for the reasons, unless a good one was found */
-    if (*good || (b->seconds == 0 && !b->is_found))
-        keep(b->found, &next);
-    b->is_found = b->is_found || *good;
-    drop(&next);
-    return TDM_OK;
+    s->request.budget = pages == 0 ? TDM_BUDGET_DENSE : TDM_BUDGET_TOKENS;
+    s->request.budget_tokens = pages * page_tokens;
+    return try_size(s, pages == 0 ? s->request.context : s->request.budget_tokens, good, err);
 }
 
 enum tdm_status tdm_objective_budget(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
 {
-    struct budgets b = {.request = *request, .options = options, .found = found};
+    struct sizes s = {
+        .request = *request, .options = options, .keeps_misses = true, .found = found};
     bool good;
     *found = (struct tdm_objective_found){0};
-    b.request.budget = TDM_BUDGET_DENSE;
-    enum tdm_status status = tdm_request_make(&b.request, &found->schedule, &found->pins, err);
+    s.request.budget = TDM_BUDGET_DENSE;
+    enum tdm_status status = tdm_request_make(&s.request, &found->schedule, &found->pins, err);
     if (status != TDM_OK)
         return status;
-    b.page = found->schedule->page_tokens;
-    status = try_budget(&b, 0, &good, err);
+    const uint64_t page = found->schedule->page_tokens;
+    status = try_budget(&s, 0, page, &good, err);
     if (status != TDM_OK || good)
         return status;
-    uint64_t low = 1, high = tdm_size_ceil_div(request->context, b.page);
+    uint64_t low = 1, high = tdm_size_ceil_div(request->context, page);
     if (high > 1)
-        status = try_budget(&b, low, &good, err);
-    if (status == TDM_OK && !good && b.seconds > 0) {
-        drop(found);
-        return too_slow(b.seconds, options->most_seconds,
+        status = try_budget(&s, low, page, &good, err);
+    if (status == TDM_OK && !good && s.seconds > 0) {
+        tdm_objective_found_free(found);
+        return too_slow(s.seconds, options->most_seconds,
                         high > 1 ? "a budget of one page" : "a step", err);
     }
     if (status == TDM_OK && !good)
@@ -614,10 +580,10 @@ enum tdm_status tdm_objective_budget(const struct tdm_request *request,
     while (status == TDM_OK && high - low > 1 + low / 64) {
         uint64_t middle = (uint64_t)sqrt((double)low * (double)high);
         middle = middle <= low ? low + 1 : middle;
-        status = try_budget(&b, middle, &good, err);
+        status = try_budget(&s, middle, page, &good, err);
         *(good ? &low : &high) = middle;
     }
     if (status != TDM_OK)
-        drop(found);
+        tdm_objective_found_free(found);
     return status;
 }

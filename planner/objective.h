@@ -27,8 +27,6 @@ bool tdm_objective_parse(const char *name, enum tdm_objective *objective);
 
 struct tdm_objective_options {
     double most_seconds; /* maximum of a step; 0: no maximum */
-    bool quick;          /* as in tdm_pins */
-    bool fits;           /* of quick: a schedule that fits is enough (TDM_EFFORT_FIT) */
     void *self;
     /* Called for every size tried, in tokens or bytes; may be NULL. */
     void (*tried)(void *self, uint64_t size, bool good);
@@ -42,6 +40,9 @@ struct tdm_objective_found {
     struct tdm_search search;
     uint64_t proved_bytes; /* of the least memory: no schedule searched takes less; 0: not known */
 };
+
+/* Frees what a result owns, and empties it. */
+void tdm_objective_found_free(struct tdm_objective_found *found);
 
 /* How long a search may take. */
 enum tdm_effort {

@@ -195,22 +195,6 @@ void tdm_search_space_close(struct tdm_search_space *space)
 
 /* ---- enumeration ---- */
 
-struct enumeration {
-    const struct tdm_search_space *space;
-    tdm_recipe_visitor visit;
-    void *self;
-    struct tdm_recipe recipe;
-    bool go_on;
-};
-
-static void offer(struct enumeration *e)
-{
-    if (!e->go_on)
-        return;
-    e->go_on = e->visit(e->self, &e->recipe);
-    e->recipe.number++;
-}
-
 static bool has_inner_layers(const struct tdm_group_list *list)
 {
     for (uint32_t i = 0; i < list->count; i++)
@@ -219,96 +203,74 @@ static bool has_inner_layers(const struct tdm_group_list *list)
     return false;
 }
 
-/* Varies attention outputs: not kept, kept on the device, kept on the host. */
-static void vary_kept(struct enumeration *e)
-{
-    const struct tdm_pins *pins = e->space->pins;
-    e->recipe.kept_from_chunk = 0;
-    if (!pins->has_attention || pins->attention != TDM_ATTENTION_KEPT) {
-        e->recipe.kept = false;
-        e->recipe.kept_place = TDM_DEVICE;
-        offer(e);
-    }
-    bool asked = pins->has_attention && pins->attention == TDM_ATTENTION_KEPT;
-    if (!asked && (pins->has_attention || e->space->least))
-        return;
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(e->space->schedule, i);
-        if (pins->has_kept_place && pins->kept_place != place)
-            continue;
-        e->recipe.kept = true;
-        e->recipe.kept_place = place;
-        offer(e);
-    }
-}
-
-/* Varies whether groups hold attention outputs, and where they hold. */
-static void vary_held(struct enumeration *e)
-{
-    const struct tdm_pins *pins = e->space->pins;
-    bool by_layer = e->recipe.order == TDM_LAYER_MAJOR;
-    bool inner = has_inner_layers(&e->space->lists.lists[e->recipe.list]);
-    bool asked = (pins->has_attention && pins->attention == TDM_ATTENTION_HELD) ||
-                 pins->held_set != TDM_SET_INPUT;
-    bool refused = pins->has_attention && pins->attention == TDM_ATTENTION_NONE;
-    for (int held = 0; held < 2; held++) {
-        bool makes_sense = held ? (inner || !by_layer || asked) && !refused : !asked;
-        if (!makes_sense)
-            continue;
-        for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-            enum tdm_place place = tdm_planned_place(e->space->schedule, i);
-            bool pinned = pins->has_held_place && by_layer;
-            if (pinned ? pins->held_place != place : tdm_is_far(place) && !(by_layer && inner))
-                continue;
-            e->recipe.held = held;
-            e->recipe.held_place = place;
-            vary_kept(e);
-        }
-    }
-}
-
-static void vary_input_place(struct enumeration *e)
-{
-    const struct tdm_pins *pins = e->space->pins;
-    bool one_group = e->space->lists.lists[e->recipe.list].count == 1;
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(e->space->schedule, i);
-        if (pins->has_input_place ? pins->input_place != place : one_group && tdm_is_far(place))
-            continue;
-        e->recipe.input_place = place;
-        vary_held(e);
-    }
-}
-
 /* Without a backward only the chunk size matters: layer-major order runs the same ops with K and V
  * of only one layer. Groups matter only if chunk-major order is pinned. */
-static void vary_evaluate(struct enumeration *e)
+static bool is_of_use_to_evaluate(const struct tdm_pins *pins, const struct tdm_recipe *recipe)
 {
-    bool pinned = e->space->pins->has_order;
-    if (e->recipe.order == TDM_LAYER_MAJOR ? e->recipe.list > 0 : !pinned)
-        return;
-    e->recipe.input_place = e->recipe.held_place = e->recipe.kept_place = TDM_DEVICE;
-    e->recipe.held = e->recipe.kept = false;
-    offer(e);
+    return recipe->order == TDM_LAYER_MAJOR ? recipe->list == 0 : pins->has_order;
+}
+
+/* Do the pins allow a recipe, and can it be better than others? */
+static bool is_of_use(const struct tdm_search_space *space, const struct tdm_recipe *recipe)
+{
+    const struct tdm_pins *pins = space->pins;
+    const struct tdm_group_list *list = &space->lists.lists[recipe->list];
+    const bool by_layer = recipe->order == TDM_LAYER_MAJOR, inner = has_inner_layers(list);
+    const bool keep = pins->has_attention && pins->attention == TDM_ATTENTION_KEPT;
+    const bool hold = (pins->has_attention && pins->attention == TDM_ATTENTION_HELD) ||
+                      pins->held_set != TDM_SET_INPUT;
+    const bool hold_not = pins->has_attention && pins->attention == TDM_ATTENTION_NONE;
+    if (pins->has_input_place ? pins->input_place != recipe->input_place
+                              : list->count == 1 && tdm_is_far(recipe->input_place))
+        return false;
+    if (recipe->held ? hold_not || !(inner || !by_layer || hold) : hold)
+        return false;
+    if (pins->has_held_place && by_layer ? pins->held_place != recipe->held_place
+                                         : tdm_is_far(recipe->held_place) && !(by_layer && inner))
+        return false;
+    if (!recipe->kept)
+        return !keep;
+    return (keep || (!pins->has_attention && !space->least)) &&
+           (!pins->has_kept_place || pins->kept_place == recipe->kept_place);
+}
+
+/* Offers the recipes of a chunk size, an order and a list: with inputs and what is held at either
+ * place, attention outputs held or not, and not kept, kept on the device, or on the host. */
+static bool offer_variants(const struct tdm_search_space *space, struct tdm_recipe *recipe,
+                           tdm_recipe_visitor visit, void *self)
+{
+    enum { PLACES = TDM_PLANNED_PLACES, KEPT = 1 + PLACES, VARIANTS = PLACES * 2 * PLACES * KEPT };
+    const bool trains = space->schedule->pass != TDM_EVALUATE;
+    for (int variant = 0; variant < (trains ? VARIANTS : 1); variant++) {
+        const int kept = variant % KEPT;
+        recipe->kept = kept > 0;
+        recipe->kept_place = tdm_planned_place(space->schedule, kept > 0 ? kept - 1 : 0);
+        recipe->held_place = tdm_planned_place(space->schedule, variant / KEPT % PLACES);
+        recipe->held = variant / KEPT / PLACES % 2 == 1;
+        recipe->input_place = tdm_planned_place(space->schedule, variant / KEPT / PLACES / 2);
+        if (trains ? !is_of_use(space, recipe) : !is_of_use_to_evaluate(space->pins, recipe))
+            continue;
+        if (!visit(self, recipe))
+            return false;
+        recipe->number++;
+    }
+    return true;
 }
 
 void tdm_recipes_enumerate(const struct tdm_search_space *space, enum tdm_place on,
                            tdm_recipe_visitor visit, void *self)
 {
-    const struct tdm_pins *pins = space->pins;
-    struct enumeration e = {.space = space, .visit = visit, .self = self, .go_on = true};
+    struct tdm_recipe recipe = {0};
     for (int order = 0; order < TDM_ORDERS; order++) {
-        if (pins->has_order && (int)pins->order != order)
+        if (space->pins->has_order && (int)space->pins->order != order)
             continue;
-        e.recipe.order = (enum tdm_order)order;
-        for (e.recipe.size = 0; e.recipe.size < space->size_count; e.recipe.size++) {
-            if (space->bases[e.recipe.size].optimizer.on != on)
+        recipe.order = (enum tdm_order)order;
+        for (recipe.size = 0; recipe.size < space->size_count; recipe.size++) {
+            if (space->bases[recipe.size].optimizer.on != on)
                 continue;
-            for (e.recipe.list = 0; e.recipe.list < space->lists.count; e.recipe.list++)
-                if (space->schedule->pass == TDM_EVALUATE)
-                    vary_evaluate(&e);
-                else
-                    vary_input_place(&e);
+            for (recipe.list = 0; recipe.list < space->lists.count; recipe.list++)
+                if (!offer_variants(space, &recipe, visit, self))
+                    return;
         }
     }
 }

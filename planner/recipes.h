@@ -33,6 +33,7 @@ struct tdm_recipe {
     uint32_t kept_from_chunk;
     struct tdm_tiles tiles;
     double seconds;                   /* estimated */
+    double cost;                      /* by which the search sorts: seconds, or bytes */
     uint64_t bytes[TDM_MAX_PLACES];   /* estimated */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded the estimate so far */
 };

@@ -75,8 +75,10 @@ typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, doubl
 #define TDM_UNMEASURED 1e300
 
 /* The same search by measurement: measures neighbours whose estimates promise less time. The first
- * schedule takes `seconds` (TDM_UNMEASURED: it is measured first). Ends when no neighbour is
- * better, or no more can be measured. TDM_NO_MEMORY. */
+ * schedule takes `seconds` (TDM_UNMEASURED: it is measured first). If limits->richest is richer
+ * than the sets of the search, first gives it to as many groups as fit, among those that have the
+ * search's richest set. Ends when no neighbour is better, or no more can be measured.
+ * TDM_NO_MEMORY. */
 enum tdm_status tdm_polish(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err);
@@ -84,13 +86,6 @@ enum tdm_status tdm_polish(const struct tdm_search_space *space,
 /* The key of a search space's schedule: all fields that matter except the LM-head tile, which
  * follows from them. */
 struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded);
-
-/* The same with sets up to limits->richest, richer than those of the search. First gives the
- * richest set to as many groups as fit, among those that have the search's richest set.
- * TDM_NO_MEMORY. */
-enum tdm_status tdm_enrich(const struct tdm_search_space *space,
-                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
-                           double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
 /* Writes a rounded schedule into the search space's schedule. */
 void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_rounded *rounded);

@@ -245,43 +245,7 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
     return status;
 }
 
-/* Starts a search by measurement from a schedule that takes `seconds`. The caller has set
- * s->measure and s->self. */
-static enum tdm_status open_measured(const struct tdm_search_space *space,
-                                     const struct tdm_rounding_limits *limits,
-                                     struct tdm_rounded *rounded, double seconds,
-                                     struct tdm_local_search *s, struct tdm_error *err)
-{
-    const tdm_measure measure = s->measure;
-    void *const self = s->self;
-    enum tdm_status status = open_search(space, limits, rounded, s, err);
-    if (status != TDM_OK)
-        return status;
-    s->measure = measure;
-    s->self = self;
-    s->best_cost = TDM_UNMEASURED;
-    tdm_rounding_cost_of(s);
-    rounded->likely_seconds = s->point.likely_seconds;
-    s->best_cost = seconds;
-    return TDM_OK;
-}
-
-enum tdm_status tdm_polish(const struct tdm_search_space *space,
-                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
-                           double seconds, tdm_measure measure, void *self, struct tdm_error *err)
-{
-    struct tdm_local_search s = {.measure = measure, .self = self};
-    enum tdm_status status = open_measured(space, limits, rounded, seconds, &s, err);
-    if (status != TDM_OK)
-        return status;
-    if (seconds >= TDM_UNMEASURED)
-        tdm_rounding_decide(&s);
-    search_finely(&s, true);
-    free(s.point.groups);
-    return TDM_OK;
-}
-
-/* ---- sets richer than those of the search ---- */
+/* ---- by measurement ---- */
 
 /* Changes the search's richest set to the richest of all, in the top `count` groups. */
 static void set_richest(struct tdm_local_search *s, bool held, uint32_t count)
@@ -314,16 +278,26 @@ static void decide_richest(struct tdm_local_search *s, bool held)
     }
 }
 
-enum tdm_status tdm_enrich(const struct tdm_search_space *space,
+enum tdm_status tdm_polish(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
                            double seconds, tdm_measure measure, void *self, struct tdm_error *err)
 {
-    struct tdm_local_search s = {.measure = measure, .self = self};
-    enum tdm_status status = open_measured(space, limits, rounded, seconds, &s, err);
+    struct tdm_local_search s;
+    enum tdm_status status = open_search(space, limits, rounded, &s, err);
     if (status != TDM_OK)
         return status;
-    decide_richest(&s, false);
-    decide_richest(&s, true);
+    s.measure = measure;
+    s.self = self;
+    s.best_cost = TDM_UNMEASURED;
+    tdm_rounding_cost_of(&s);
+    rounded->likely_seconds = s.point.likely_seconds;
+    s.best_cost = seconds;
+    if (seconds >= TDM_UNMEASURED)
+        tdm_rounding_decide(&s);
+    if (limits->richest > TDM_SEARCHED_SET) {
+        decide_richest(&s, false);
+        decide_richest(&s, true);
+    }
     search_finely(&s, true);
     free(s.point.groups);
     return TDM_OK;

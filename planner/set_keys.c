@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --set KEY=VALUE: a table of keys, each with its read function. */
+/* --set KEY=VALUE: a table of keys, each with its read function, and the rules between keys. */
 #include "planner/set_keys.h"
 
 #include "base/units.h"
@@ -8,27 +8,31 @@
 #include "ops/selector_fields.h"
 #include "schedule/training_settings.h"
 
-#include <errno.h>
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_GROUPS 4096u
 
 struct reading {
-    const char *key; /* as given */
+    const struct key *key;
     const char *value;
+    void *field; /* of the schedule or the pins, which the value sets */
     struct tdm_schedule *schedule;
     struct tdm_pins *pins;
     struct tdm_error *err;
     char what[64]; /* "--set KEY", for messages */
 };
 
-/* `field`: an offset into the schedule, or an enum tdm_training_setting. */
 struct key {
     const char *name;
-    enum tdm_status (*read)(struct reading *reading, size_t field);
-    size_t field;
+    enum tdm_status (*read)(struct reading *r);
+    /* Offsets: of the field in the schedule, or if that is 0, in the pins; and of the flag in the
+     * pins which says that the user fixed it (0: none). */
+    size_t in_schedule, in_pins, flag;
+    uint64_t low, high; /* of a count; of tokens `high` is the most, if it is not 0, */
+    const char *most;   /* and the same in words */
+    enum tdm_training_setting setting;
 };
 
 static enum tdm_status bad(struct reading *r, const char *due)
@@ -37,18 +41,32 @@ static enum tdm_status bad(struct reading *r, const char *due)
                     due);
 }
 
-static enum tdm_status read_order(struct reading *r, size_t field)
+/* ---- numbers ---- */
+
+/* A number from key->low to key->high, into 32 bits. */
+static enum tdm_status read_count(struct reading *r)
 {
-    (void)field;
-    r->pins->has_order = true;
-    return tdm_order_parse(r->value, &r->pins->order) ? TDM_OK
-                                                      : bad(r, "layer-major or chunk-major");
+    uint64_t count;
+    enum tdm_status status =
+        tdm_parse_count(r->value, r->what, r->key->low, r->key->high, &count, r->err);
+    if (status == TDM_OK)
+        *(uint32_t *)r->field = (uint32_t)count;
+    return status;
+}
+
+static enum tdm_status read_tokens(struct reading *r)
+{
+    uint64_t *tokens = r->field;
+    enum tdm_status status = tdm_parse_tokens(r->value, r->what, tokens, r->err);
+    if (status == TDM_OK && r->key->high > 0 && *tokens > r->key->high)
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than %s", r->what, r->value,
+                        r->key->most);
+    return status;
 }
 
 /* "4", or "13,8,4,2,1". */
-static enum tdm_status read_groups(struct reading *r, size_t field)
+static enum tdm_status read_groups(struct reading *r)
 {
-    (void)field;
     char *copy = strdup(r->value);
     size_t capacity = 1;
     for (const char *c = r->value; *c != '\0'; c++)
@@ -60,17 +78,17 @@ static enum tdm_status read_groups(struct reading *r, size_t field)
     else if (sizes == NULL)
         status = tdm_fail(r->err, TDM_USAGE, "%s: more than %u groups", r->what, MAX_GROUPS);
     uint32_t count = 0;
+    uint64_t sum = 0;
     for (char *rest = copy; status == TDM_OK && rest != NULL;) {
         uint64_t size;
         char *item = strsep(&rest, ",");
         status = tdm_parse_count(item, r->what, 1, UINT32_MAX / 2, &size, r->err);
-        if (status == TDM_OK)
+        if (status == TDM_OK) {
             sizes[count++] = (uint32_t)size;
+            sum += size;
+        }
     }
     uint32_t layers = r->schedule->model->layers;
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < count; i++)
-        sum += sizes[i];
     if (status == TDM_OK && (count == 1 ? sum > layers : sum != layers)) {
         tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" adds up to %llu layers, %s has %u", r->what,
                  r->value, (unsigned long long)sum, r->schedule->model->name, layers);
@@ -86,16 +104,9 @@ static enum tdm_status read_groups(struct reading *r, size_t field)
     return TDM_OK;
 }
 
-static enum tdm_status read_chunk(struct reading *r, size_t field)
-{
-    (void)field;
-    return tdm_parse_tokens(r->value, r->what, &r->pins->chunk_tokens, r->err);
-}
-
 /* Divides sequences into documents of one length, or takes those of the text that a run reads. */
-static enum tdm_status read_documents(struct reading *r, size_t field)
+static enum tdm_status read_documents(struct reading *r)
 {
-    (void)field;
     uint64_t length;
     r->schedule->documents_of_text = strcmp(r->value, "file") == 0;
     if (r->schedule->documents_of_text)
@@ -108,217 +119,9 @@ static enum tdm_status read_documents(struct reading *r, size_t field)
     return status == TDM_INPUT ? (r->err->status = TDM_USAGE) : status;
 }
 
-static enum tdm_status read_head_tile(struct reading *r, size_t field)
-{
-    (void)field;
-    return tdm_parse_tokens(r->value, r->what, &r->pins->head_tile_tokens, r->err);
-}
-
-static enum tdm_status read_head_tile_vocabulary(struct reading *r, size_t field)
-{
-    (void)field;
-    uint64_t entries;
-    enum tdm_status status = tdm_parse_tokens(r->value, r->what, &entries, r->err);
-    if (status == TDM_OK && entries > UINT32_MAX)
-        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than 2^32 - 1 entries", r->what,
-                        r->value);
-    if (status == TDM_OK)
-        r->schedule->head_tile_vocabulary = entries;
-    return status;
-}
-
-static enum tdm_status read_page(struct reading *r, size_t field)
-{
-    (void)field;
-    uint64_t tokens;
-    enum tdm_status status = tdm_parse_tokens(r->value, r->what, &tokens, r->err);
-    if (status == TDM_OK && tokens > 65536)
-        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than 64K tokens", r->what, r->value);
-    if (status == TDM_OK)
-        r->schedule->page_tokens = tokens;
-    return status;
-}
-
-static enum tdm_status read_selector(struct reading *r, size_t field)
-{
-    (void)field;
-    enum tdm_selector_kind *kind = &r->schedule->selector.kind;
-    if (!tdm_selector_parse(r->value, kind)) {
-        bad(r, TDM_SELECTOR_PATTERNS);
-        return tdm_hint(r->err, "--budget N asks for top-k");
-    }
-    if (*kind != TDM_SELECT_TOP_K)
-        return TDM_OK;
-    tdm_fail(r->err, TDM_USAGE, "%s: \"top-k\" is asked for by --budget N", r->what);
-    return tdm_hint(r->err, "give --budget without --set selector");
-}
-
-/* Reads a field of the selector, within the range of its table. */
-static enum tdm_status read_selector_field(struct reading *r, size_t field)
-{
-    uint64_t *value = (uint64_t *)(void *)((char *)r->schedule + field);
-    const struct tdm_selector_field *known;
-    size_t number = 0;
-    while ((known = tdm_selector_field(number)) != NULL &&
-           known->offset + offsetof(struct tdm_schedule, selector) != field)
-        number++;
-    if (known == NULL)
-        return tdm_fail(r->err, TDM_INTERNAL, "%s: no selector has this", r->what);
-    if (known->counts)
-        return tdm_parse_count(r->value, r->what, known->low, known->high, value, r->err);
-    enum tdm_status status = tdm_parse_tokens(r->value, r->what, value, r->err);
-    if (status == TDM_OK && *value > known->high)
-        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than %llu tokens", r->what, r->value,
-                        (unsigned long long)known->high);
-    return status;
-}
-
-static enum tdm_status read_deal(struct reading *r, size_t field)
-{
-    (void)field;
-    return tdm_deal_parse(r->value, &r->schedule->deal) ? TDM_OK : bad(r, TDM_DEAL_NAMES);
-}
-
-static enum tdm_status read_exchange(struct reading *r, size_t field)
-{
-    (void)field;
-    r->pins->has_exchange = true;
-    return tdm_exchange_kind_parse(r->value, &r->schedule->exchange) ? TDM_OK
-                                                                     : bad(r, TDM_EXCHANGE_NAMES);
-}
-
-static enum tdm_status read_head_ranks(struct reading *r, size_t field)
-{
-    (void)field;
-    uint64_t ranks;
-    enum tdm_status status =
-        tdm_parse_count(r->value, r->what, 2, TDM_MAX_HEAD_RANKS, &ranks, r->err);
-    if (status == TDM_OK)
-        r->schedule->head_ranks = (uint32_t)ranks;
-    return status;
-}
-
-static enum tdm_status read_prefetch(struct reading *r, size_t field)
-{
-    (void)field;
-    uint64_t bodies;
-    enum tdm_status status = tdm_parse_count(r->value, r->what, 0, 16, &bodies, r->err);
-    if (status == TDM_OK) {
-        r->schedule->prefetch = (uint32_t)bodies;
-        r->pins->has_prefetch = true;
-    }
-    return status;
-}
-
-/* Reads the name of a place that plans use. */
-static bool parse_place(const struct reading *r, enum tdm_place *place)
-{
-    enum tdm_place found;
-    if (!tdm_place_parse(&r->schedule->machine->topology, r->value, &found) ||
-        (tdm_is_far(found) && found != tdm_far_place(r->schedule)))
-        return false;
-    *place = found;
-    return true;
-}
-
-/* Refuses a value that is not the name of a place that plans use, nor what `also` names ("", or
- * such as " or the number of layers"). */
-static enum tdm_status bad_place(const struct reading *r, const char *also)
-{
-    const struct tdm_topology *topology = &r->schedule->machine->topology;
-    const char *device = tdm_place_name(topology, TDM_DEVICE);
-    const char *far = tdm_place_name(topology, tdm_far_place(r->schedule));
-    const char *between = also[0] == '\0' ? " or " : ", ";
-    enum tdm_place other;
-    if (!tdm_place_parse(topology, r->value, &other))
-        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not known; expected %s%s%s%s", r->what,
-                        r->value, device, between, far, also);
-    tdm_fail(r->err, TDM_USAGE, "%s: plans put nothing at \"%s\"; expected %s%s%s%s", r->what,
-             r->value, device, between, far, also);
-    return tdm_hint(r->err, "write other places into the schedule by hand");
-}
-
-static enum tdm_status read_place(struct reading *r, bool *has, enum tdm_place *place)
-{
-    *has = true;
-    return parse_place(r, place) ? TDM_OK : bad_place(r, "");
-}
-
-static enum tdm_status read_inputs(struct reading *r, size_t field)
-{
-    (void)field;
-    return read_place(r, &r->pins->has_input_place, &r->pins->input_place);
-}
-
-static enum tdm_status read_kept_place(struct reading *r, size_t field)
-{
-    (void)field;
-    return read_place(r, &r->pins->has_kept_place, &r->pins->kept_place);
-}
-
-static enum tdm_status read_held_place(struct reading *r, size_t field)
-{
-    (void)field;
-    return read_place(r, &r->pins->has_held_place, &r->pins->held_place);
-}
-
-static enum tdm_status read_attention(struct reading *r, size_t field)
-{
-    (void)field;
-    for (int i = 0; i < TDM_ATTENTION_STORES; i++)
-        if (strcmp(r->value, tdm_attention_store_name((enum tdm_attention_store)i)) == 0) {
-            r->pins->has_attention = true;
-            r->pins->attention = (enum tdm_attention_store)i;
-            return TDM_OK;
-        }
-    return bad(r, "none, held or kept");
-}
-
-static enum tdm_status read_set(struct reading *r, enum tdm_set *set)
-{
-    char names[TDM_SET_LIST];
-    return tdm_set_parse(r->value, set) && *set != TDM_SET_INPUT
-               ? TDM_OK
-               : bad(r, tdm_set_list(TDM_SET_ATTENTION_OUTPUT, names, sizeof(names)));
-}
-
-static enum tdm_status read_kept(struct reading *r, size_t field)
-{
-    (void)field;
-    return read_set(r, &r->pins->kept_set);
-}
-
-static enum tdm_status read_held(struct reading *r, size_t field)
-{
-    (void)field;
-    return read_set(r, &r->pins->held_set);
-}
-
-static enum tdm_status read_kv(struct reading *r, size_t field)
-{
-    (void)field;
-    r->pins->has_kv = true;
-    return tdm_kv_parse(r->value, &r->pins->kv) ? TDM_OK : bad(r, "recompute or keep");
-}
-
-static enum tdm_status read_kv_place(struct reading *r, size_t field)
-{
-    bool has;
-    (void)field;
-    return read_place(r, &has, &r->pins->kv_place);
-}
-
-static enum tdm_status read_kv_gradients_place(struct reading *r, size_t field)
-{
-    bool has;
-    (void)field;
-    return read_place(r, &has, &r->pins->kv_gradients_place);
-}
-
 /* "25%" of the chunks, or a chunk's number. */
-static enum tdm_status read_kept_from(struct reading *r, size_t field)
+static enum tdm_status read_kept_from(struct reading *r)
 {
-    (void)field;
     char digits[24];
     size_t length = strlen(r->value);
     bool percent = length > 0 && r->value[length - 1] == '%';
@@ -337,34 +140,147 @@ static enum tdm_status read_kept_from(struct reading *r, size_t field)
     return TDM_OK;
 }
 
-static enum tdm_status read_dtype(struct reading *r, size_t field)
+static enum tdm_status read_setting(struct reading *r)
 {
-    enum tdm_dtype *dtype = (enum tdm_dtype *)(void *)((char *)r->schedule + field);
-    bool master = field == offsetof(struct tdm_schedule, dtypes.master);
-    return tdm_dtype_parse(r->value, dtype)
+    return tdm_training_setting_read(r->key->setting, r->value, r->what, &r->schedule->optimizer,
+                                     r->err);
+}
+
+/* ---- names ---- */
+
+static enum tdm_status read_order(struct reading *r)
+{
+    return tdm_order_parse(r->value, r->field) ? TDM_OK : bad(r, "layer-major or chunk-major");
+}
+
+static enum tdm_status read_deal(struct reading *r)
+{
+    return tdm_deal_parse(r->value, r->field) ? TDM_OK : bad(r, TDM_DEAL_NAMES);
+}
+
+static enum tdm_status read_exchange(struct reading *r)
+{
+    return tdm_exchange_kind_parse(r->value, r->field) ? TDM_OK : bad(r, TDM_EXCHANGE_NAMES);
+}
+
+static enum tdm_status read_kv(struct reading *r)
+{
+    return tdm_kv_parse(r->value, r->field) ? TDM_OK : bad(r, "recompute or keep");
+}
+
+static enum tdm_status read_when(struct reading *r)
+{
+    return tdm_when_parse(r->value, r->field) ? TDM_OK : bad(r, TDM_WHEN_NAMES);
+}
+
+static enum tdm_status read_dtype(struct reading *r)
+{
+    bool master = r->field == &r->schedule->dtypes.master;
+    return tdm_dtype_parse(r->value, r->field)
                ? TDM_OK
                : bad(r, master ? "fp32, remainder16 or none" : "bf16 or fp32");
 }
 
-/* `setting` is one of enum tdm_training_setting. */
-static enum tdm_status read_setting(struct reading *r, size_t setting)
+static enum tdm_status read_set(struct reading *r)
 {
-    return tdm_training_setting_read((enum tdm_training_setting)setting, r->value, r->what,
-                                     &r->schedule->optimizer, r->err);
+    enum tdm_set *set = r->field;
+    char names[TDM_SET_LIST];
+    return tdm_set_parse(r->value, set) && *set != TDM_SET_INPUT
+               ? TDM_OK
+               : bad(r, tdm_set_list(TDM_SET_ATTENTION_OUTPUT, names, sizeof(names)));
 }
 
-/* Pins the home of a state. `field`: offset of the home, or of a part of it. */
-static void pin_home(struct reading *r, size_t field)
+static enum tdm_status read_attention(struct reading *r)
 {
-    size_t state = (field - offsetof(struct tdm_schedule, homes)) / sizeof(struct tdm_home);
-    r->pins->has_home[state] = true;
+    for (int i = 0; i < TDM_ATTENTION_STORES; i++)
+        if (strcmp(r->value, tdm_attention_store_name((enum tdm_attention_store)i)) == 0) {
+            r->pins->attention = (enum tdm_attention_store)i;
+            return TDM_OK;
+        }
+    return bad(r, "none, held or kept");
+}
+
+static enum tdm_status read_sliced(struct reading *r)
+{
+    r->pins->weight_slices = strcmp(r->value, "yes") == 0;
+    return r->pins->weight_slices || strcmp(r->value, "no") == 0
+               ? TDM_OK
+               : tdm_fail(r->err, TDM_USAGE, "%s is \"%s\"; expected yes or no", r->what, r->value);
+}
+
+/* ---- the selector ---- */
+
+static enum tdm_status read_selector(struct reading *r)
+{
+    enum tdm_selector_kind *kind = r->field;
+    if (!tdm_selector_parse(r->value, kind)) {
+        bad(r, TDM_SELECTOR_PATTERNS);
+        return tdm_hint(r->err, "--budget N asks for top-k");
+    }
+    if (*kind != TDM_SELECT_TOP_K)
+        return TDM_OK;
+    tdm_fail(r->err, TDM_USAGE, "%s: \"top-k\" is asked for by --budget N", r->what);
+    return tdm_hint(r->err, "give --budget without --set selector");
+}
+
+/* Reads a field of the selector, within the range of its table. */
+static enum tdm_status read_selector_field(struct reading *r)
+{
+    uint64_t *value = r->field;
+    const struct tdm_selector_field *known;
+    size_t number = 0;
+    while ((known = tdm_selector_field(number)) != NULL &&
+           known->offset + offsetof(struct tdm_schedule, selector) != r->key->in_schedule)
+        number++;
+    if (known == NULL)
+        return tdm_fail(r->err, TDM_INTERNAL, "%s: no selector has this", r->what);
+    if (known->counts)
+        return tdm_parse_count(r->value, r->what, known->low, known->high, value, r->err);
+    enum tdm_status status = tdm_parse_tokens(r->value, r->what, value, r->err);
+    if (status == TDM_OK && *value > known->high)
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than %llu tokens", r->what, r->value,
+                        (unsigned long long)known->high);
+    return status;
+}
+
+/* ---- places and homes ---- */
+
+/* Reads the name of a place that plans use. */
+static bool parse_place(const struct reading *r, enum tdm_place *place)
+{
+    enum tdm_place found;
+    if (!tdm_place_parse(&r->schedule->machine->topology, r->value, &found) ||
+        (tdm_is_far(found) && found != tdm_far_place(r->schedule)))
+        return false;
+    *place = found;
+    return true;
+}
+
+/* Refuses a value that is not the name of a place that plans use, nor what `also` names ("", or
+ * such as " or the number of layers"). */
+static enum tdm_status bad_place(const struct reading *r, const char *also)
+{
+    const struct tdm_topology *topology = &r->schedule->machine->topology;
+    char due[160];
+    enum tdm_place other;
+    snprintf(due, sizeof(due), "expected %s%s%s%s", tdm_place_name(topology, TDM_DEVICE),
+             also[0] == '\0' ? " or " : ", ", tdm_place_name(topology, tdm_far_place(r->schedule)),
+             also);
+    if (!tdm_place_parse(topology, r->value, &other))
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not known; %s", r->what, r->value, due);
+    tdm_fail(r->err, TDM_USAGE, "%s: plans put nothing at \"%s\"; %s", r->what, r->value, due);
+    return tdm_hint(r->err, "write other places into the schedule by hand");
+}
+
+static enum tdm_status read_place(struct reading *r)
+{
+    return parse_place(r, r->field) ? TDM_OK : bad_place(r, "");
 }
 
 /* Reads a number of layers on the device, or one place for layers, embedding and head. */
-static enum tdm_status read_home(struct reading *r, size_t field)
+static enum tdm_status read_home(struct reading *r)
 {
-    struct tdm_home *home = (struct tdm_home *)(void *)((char *)r->schedule + field);
-    pin_home(r, field);
+    struct tdm_home *home = r->field;
     uint32_t layers = r->schedule->model->layers;
     enum tdm_place place;
     uint64_t count;
@@ -380,117 +296,67 @@ static enum tdm_status read_home(struct reading *r, size_t field)
     return status;
 }
 
-static enum tdm_status read_home_place(struct reading *r, size_t field)
-{
-    enum tdm_place *place = (enum tdm_place *)(void *)((char *)r->schedule + field);
-    pin_home(r, field);
-    return parse_place(r, place) ? TDM_OK : bad_place(r, "");
-}
+/* ---- the keys ---- */
 
-static enum tdm_status read_ring(struct reading *r, size_t field)
-{
-    uint64_t slots;
-    enum tdm_status status = tdm_parse_count(r->value, r->what, 1, TDM_MAX_RING, &slots, r->err);
-    r->pins->has_rings = true;
-    if (status == TDM_OK)
-        *(uint32_t *)(void *)((char *)r->schedule + field) = (uint32_t)slots;
-    return status;
-}
+_Static_assert(offsetof(struct tdm_schedule, model) == 0 && offsetof(struct tdm_pins, groups) == 0,
+               "an offset of 0 means no field: no key may set the first one");
 
-/* Only the search for several ranks has a use for it. */
-static enum tdm_status read_gradients(struct reading *r, size_t field)
-{
-    uint64_t slots;
-    enum tdm_status status = tdm_parse_count(r->value, r->what, 1, 2, &slots, r->err);
-    (void)field;
-    if (status == TDM_OK)
-        r->pins->gradient_slots = (uint32_t)slots;
-    return status;
-}
+#define FIELD(member) .in_schedule = offsetof(struct tdm_schedule, member)
+#define PIN(member) .in_pins = offsetof(struct tdm_pins, member)
+#define PINNED(member) .flag = offsetof(struct tdm_pins, member)
 
-static enum tdm_status read_sliced(struct reading *r, size_t field)
-{
-    (void)field;
-    r->pins->has_weight_slices = true;
-    r->pins->weight_slices = strcmp(r->value, "yes") == 0;
-    return r->pins->weight_slices || strcmp(r->value, "no") == 0
-               ? TDM_OK
-               : tdm_fail(r->err, TDM_USAGE, "%s is \"%s\"; expected yes or no", r->what, r->value);
-}
-
-static enum tdm_status read_gather(struct reading *r, size_t field)
-{
-    uint64_t chunks;
-    enum tdm_status status = tdm_parse_count(r->value, r->what, 0, TDM_MAX_GATHER, &chunks, r->err);
-    r->pins->has_rings = true;
-    if (status == TDM_OK)
-        *(uint32_t *)(void *)((char *)r->schedule + field) = (uint32_t)chunks;
-    return status;
-}
-
-static enum tdm_status read_when(struct reading *r, size_t field)
-{
-    (void)field;
-    return tdm_when_parse(r->value, &r->schedule->optimizer.when) ? TDM_OK : bad(r, TDM_WHEN_NAMES);
-}
-
-static enum tdm_status read_on(struct reading *r, size_t field)
-{
-    (void)field;
-    r->pins->has_update_place = true;
-    return parse_place(r, &r->schedule->optimizer.on) ? TDM_OK : bad_place(r, "");
-}
-
-#define FIELD(member) offsetof(struct tdm_schedule, member)
+/* The home of a state, and of its embedding and head apart. */
+#define HOME(name, state)                                                                        \
+    {name, read_home, FIELD(homes[state]), PINNED(has_home[state])},                             \
+        {name ".embedding", read_place, FIELD(homes[state].embedding), PINNED(has_home[state])}, \
+    {                                                                                            \
+        name ".head", read_place, FIELD(homes[state].head), PINNED(has_home[state])              \
+    }
 
 static const struct key keys[] = {
-    {"order", read_order, 0},
-    {"groups", read_groups, 0},
-    {"chunk", read_chunk, 0},
-    {"page", read_page, 0},
-    {"selector", read_selector, 0},
+    {"order", read_order, PIN(order), PINNED(has_order)},
+    {"groups", .read = read_groups},
+    {"chunk", read_tokens, PIN(chunk_tokens)},
+    {"page", read_tokens, FIELD(page_tokens), .high = 65536, .most = "64K tokens"},
+    {"selector", read_selector, FIELD(selector.kind)},
     {"selector.window", read_selector_field, FIELD(selector.window)},
     {"selector.block", read_selector_field, FIELD(selector.block)},
     {"selector.global", read_selector_field, FIELD(selector.global)},
     {"selector.random", read_selector_field, FIELD(selector.random)},
     {"selector.dilation", read_selector_field, FIELD(selector.dilation)},
     {"selector.seed", read_selector_field, FIELD(selector.seed)},
-    {"head_tile", read_head_tile, 0},
-    {"head_tile_vocabulary", read_head_tile_vocabulary, 0},
-    {"documents", read_documents, 0},
-    {"deal", read_deal, 0},
-    {"exchange", read_exchange, 0},
-    {"exchange.heads", read_head_ranks, 0},
-    {"prefetch", read_prefetch, 0},
-    {"inputs", read_inputs, 0},
-    {"attention", read_attention, 0},
-    {"kept_place", read_kept_place, 0},
-    {"kept_from", read_kept_from, 0},
-    {"held_place", read_held_place, 0},
-    {"kept", read_kept, 0},
-    {"held", read_held, 0},
-    {"kv", read_kv, 0},
-    {"kv_place", read_kv_place, 0},
-    {"kv_gradients_place", read_kv_gradients_place, 0},
-    {"weights", read_home, FIELD(homes[TDM_STATE_WEIGHTS])},
-    {"weights.embedding", read_home_place, FIELD(homes[TDM_STATE_WEIGHTS].embedding)},
-    {"weights.head", read_home_place, FIELD(homes[TDM_STATE_WEIGHTS].head)},
-    {"master", read_home, FIELD(homes[TDM_STATE_MASTER])},
-    {"master.embedding", read_home_place, FIELD(homes[TDM_STATE_MASTER].embedding)},
-    {"master.head", read_home_place, FIELD(homes[TDM_STATE_MASTER].head)},
-    {"moments", read_home, FIELD(homes[TDM_STATE_MOMENTS])},
-    {"moments.embedding", read_home_place, FIELD(homes[TDM_STATE_MOMENTS].embedding)},
-    {"moments.head", read_home_place, FIELD(homes[TDM_STATE_MOMENTS].head)},
-    {"gradients", read_home, FIELD(homes[TDM_STATE_GRADIENTS])},
-    {"gradients.embedding", read_home_place, FIELD(homes[TDM_STATE_GRADIENTS].embedding)},
-    {"gradients.head", read_home_place, FIELD(homes[TDM_STATE_GRADIENTS].head)},
-    {"rings.weights", read_ring, FIELD(rings.weights)},
-    {"rings.optimizer", read_ring, FIELD(rings.optimizer)},
-    {"rings.stashed", read_ring, FIELD(rings.stashed)},
-    {"rings.kv", read_ring, FIELD(rings.kv)},
-    {"rings.gather", read_gather, FIELD(rings.gather)},
-    {"rings.gradients", read_gradients, 0},
-    {"weights.sliced", read_sliced, 0},
+    {"head_tile", read_tokens, PIN(head_tile_tokens)},
+    {"head_tile_vocabulary", read_tokens, FIELD(head_tile_vocabulary), .high = UINT32_MAX,
+     .most = "2^32 - 1 entries"},
+    {"documents", .read = read_documents},
+    {"deal", read_deal, FIELD(deal)},
+    {"exchange", read_exchange, FIELD(exchange), PINNED(has_exchange)},
+    {"exchange.heads", read_count, FIELD(head_ranks), .low = 2, .high = TDM_MAX_HEAD_RANKS},
+    {"prefetch", read_count, FIELD(prefetch), PINNED(has_prefetch), .high = 16},
+    {"inputs", read_place, PIN(input_place), PINNED(has_input_place)},
+    {"attention", read_attention, PINNED(has_attention)},
+    {"kept_place", read_place, PIN(kept_place), PINNED(has_kept_place)},
+    {"kept_from", .read = read_kept_from},
+    {"held_place", read_place, PIN(held_place), PINNED(has_held_place)},
+    {"kept", read_set, PIN(kept_set)},
+    {"held", read_set, PIN(held_set)},
+    {"kv", read_kv, PIN(kv), PINNED(has_kv)},
+    {"kv_place", read_place, PIN(kv_place)},
+    {"kv_gradients_place", read_place, PIN(kv_gradients_place)},
+    HOME("weights", TDM_STATE_WEIGHTS),
+    HOME("master", TDM_STATE_MASTER),
+    HOME("moments", TDM_STATE_MOMENTS),
+    HOME("gradients", TDM_STATE_GRADIENTS),
+    {"rings.weights", read_count, FIELD(rings.weights), PINNED(has_rings), .low = 1,
+     .high = TDM_MAX_RING},
+    {"rings.optimizer", read_count, FIELD(rings.optimizer), PINNED(has_rings), .low = 1,
+     .high = TDM_MAX_RING},
+    {"rings.stashed", read_count, FIELD(rings.stashed), PINNED(has_rings), .low = 1,
+     .high = TDM_MAX_RING},
+    {"rings.kv", read_count, FIELD(rings.kv), PINNED(has_rings), .low = 1, .high = TDM_MAX_RING},
+    {"rings.gather", read_count, FIELD(rings.gather), PINNED(has_rings), .high = TDM_MAX_GATHER},
+    {"rings.gradients", read_count, PIN(gradient_slots), .low = 1, .high = 2}, /* of ranks */
+    {"weights.sliced", read_sliced, PINNED(has_weight_slices)},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
     {"dtypes.master", read_dtype, FIELD(dtypes.master)},
     {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},
@@ -499,19 +365,19 @@ static const struct key keys[] = {
     {"dtypes.gradients", read_dtype, FIELD(dtypes.gradients)},
     {"dtypes.moments", read_dtype, FIELD(dtypes.moments)},
     {"dtypes.logits", read_dtype, FIELD(dtypes.logits)},
-    {"optimizer.learning_rate", read_setting, TDM_SETTING_LEARNING_RATE},
-    {"optimizer.beta1", read_setting, TDM_SETTING_BETA1},
-    {"optimizer.beta2", read_setting, TDM_SETTING_BETA2},
-    {"optimizer.epsilon", read_setting, TDM_SETTING_EPSILON},
-    {"optimizer.weight_decay", read_setting, TDM_SETTING_WEIGHT_DECAY},
-    {"optimizer.decayed", read_setting, TDM_SETTING_DECAYED},
-    {"optimizer.warmup_steps", read_setting, TDM_SETTING_WARMUP_STEPS},
-    {"optimizer.schedule", read_setting, TDM_SETTING_RATE_SCHEDULE},
-    {"optimizer.decay_steps", read_setting, TDM_SETTING_DECAY_STEPS},
-    {"optimizer.final_learning_rate", read_setting, TDM_SETTING_FINAL_LEARNING_RATE},
-    {"optimizer.when", read_when, 0},
-    {"optimizer.on", read_on, 0},
-    {"optimizer.clip_norm", read_setting, TDM_SETTING_CLIP_NORM},
+    {"optimizer.learning_rate", read_setting, .setting = TDM_SETTING_LEARNING_RATE},
+    {"optimizer.beta1", read_setting, .setting = TDM_SETTING_BETA1},
+    {"optimizer.beta2", read_setting, .setting = TDM_SETTING_BETA2},
+    {"optimizer.epsilon", read_setting, .setting = TDM_SETTING_EPSILON},
+    {"optimizer.weight_decay", read_setting, .setting = TDM_SETTING_WEIGHT_DECAY},
+    {"optimizer.decayed", read_setting, .setting = TDM_SETTING_DECAYED},
+    {"optimizer.warmup_steps", read_setting, .setting = TDM_SETTING_WARMUP_STEPS},
+    {"optimizer.schedule", read_setting, .setting = TDM_SETTING_RATE_SCHEDULE},
+    {"optimizer.decay_steps", read_setting, .setting = TDM_SETTING_DECAY_STEPS},
+    {"optimizer.final_learning_rate", read_setting, .setting = TDM_SETTING_FINAL_LEARNING_RATE},
+    {"optimizer.when", read_when, FIELD(optimizer.when)},
+    {"optimizer.on", read_place, FIELD(optimizer.on), PINNED(has_update_place)},
+    {"optimizer.clip_norm", read_setting, .setting = TDM_SETTING_CLIP_NORM},
 };
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
@@ -535,17 +401,9 @@ static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_er
     char list[1400] = "";
     size_t used = 0;
     tdm_fail(err, TDM_USAGE, "--set: unknown key \"%.*s\"", (int)(length < 64 ? length : 64), key);
-    for (size_t i = 0; i < KEYS; i++) {
-        size_t name = strlen(keys[i].name);
-        if (used + name + 3 > sizeof(list))
-            break;
-        if (used > 0) {
-            memcpy(list + used, ", ", 2);
-            used += 2;
-        }
-        memcpy(list + used, keys[i].name, name + 1);
-        used += name;
-    }
+    for (size_t i = 0; i < KEYS && used + strlen(keys[i].name) + 3 <= sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used > 0 ? ", " : "",
+                                 keys[i].name);
     const enum tdm_training_setting meant = tdm_training_setting_meant(key, length);
     const bool found = meant < TDM_TRAINING_SETTINGS;
     tdm_hint(err, "%s%s%skeys: %s", found ? "did you mean " : "",
@@ -567,21 +425,21 @@ static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct read
     if (seen[i])
         return tdm_fail(r->err, TDM_USAGE, "--set: \"%s\" is given twice", keys[i].name);
     seen[i] = true;
-    r->key = keys[i].name;
+    r->key = &keys[i];
     r->value = equals + 1;
-    memcpy(r->what, "--set ", 6);
-    memcpy(r->what + 6, keys[i].name, length + 1);
-    return keys[i].read(r, keys[i].field);
+    r->field = r->key->in_schedule > 0 ? (char *)r->schedule + r->key->in_schedule
+                                       : (char *)r->pins + r->key->in_pins;
+    if (r->key->flag > 0)
+        *(bool *)((char *)r->pins + r->key->flag) = true;
+    snprintf(r->what, sizeof(r->what), "--set %s", r->key->name);
+    return r->key->read(r);
 }
 
 /* Does a pair set the homes of all units? Other keys may then change some of them. */
 static bool is_general(const char *pair)
 {
-    size_t length = strcspn(pair, "=");
-    for (size_t i = 0; i < KEYS; i++)
-        if (strlen(keys[i].name) == length && memcmp(keys[i].name, pair, length) == 0)
-            return keys[i].read == read_home;
-    return false;
+    const size_t i = find_key(pair, strcspn(pair, "="));
+    return i < KEYS && keys[i].read == read_home;
 }
 
 /* Checks what only one loop order can do, and pins that order. */
@@ -617,12 +475,8 @@ static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
 static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pass,
                                       struct tdm_error *err)
 {
-    bool stores = pins->has_attention && pins->attention != TDM_ATTENTION_NONE;
-    stores = stores || pins->has_input_place || pins->has_kept_place || pins->has_held_place ||
-             pins->kept_from_unit != TDM_SPLIT_FREE || pins->kept_set != TDM_SET_INPUT ||
-             pins->held_set != TDM_SET_INPUT || pins->has_kv || tdm_is_far(pins->kv_place) ||
-             tdm_is_far(pins->kv_gradients_place);
-    if (pass == TDM_EVALUATE && stores)
+    bool attention = pins->has_attention && pins->attention != TDM_ATTENTION_NONE;
+    if (pass == TDM_EVALUATE && (attention || tdm_pins_fix_stores(pins)))
         return tdm_fail(
             err, TDM_USAGE,
             "--set: inputs, attention, kept, held, kept_place, kept_from, held_place and kv are "

@@ -56,13 +56,6 @@ struct team {
     bool fits;            /* and its other choices are not compared */
 };
 
-static void drop(struct tdm_objective_found *found)
-{
-    tdm_pins_free(&found->pins);
-    tdm_schedule_free(found->schedule);
-    *found = (struct tdm_objective_found){0};
-}
-
 /* Is each rank within the limits of its schedule? */
 static bool is_within(const struct tdm_program *program)
 {
@@ -310,7 +303,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         tried.pins.chunk_tokens = tdm_size_mul(joined, team->chunk_tokens);
     status = tdm_candidates_search(schedule, &tried.pins, &tried.search, err);
     if (status == TDM_INFEASIBLE) {
-        drop(&tried);
+        tdm_objective_found_free(&tried);
         return TDM_OK;
     }
     if (is_same(memory, all_memory(team)))
@@ -336,10 +329,10 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     if (status != TDM_OK || !fits ||
         (team->found->schedule != NULL &&
          best->step_seconds <= tried.search.simulation.step_seconds)) {
-        drop(&tried);
+        tdm_objective_found_free(&tried);
         return status;
     }
-    drop(team->found);
+    tdm_objective_found_free(team->found);
     tried.search.bound_seconds = tried.search.gap = 0; /* they are of one rank, */
     tried.search.binding = (struct tdm_relaxed){0};    /* and so is what binds it */
     *team->found = tried;
@@ -589,6 +582,6 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
         status =
             found->schedule == NULL ? tdm_team_nothing_fits(request, err) : validate(found, err);
     if (status != TDM_OK)
-        drop(found);
+        tdm_objective_found_free(found);
     return status;
 }
