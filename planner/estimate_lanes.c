@@ -141,21 +141,13 @@ static void find_homes(struct tdm_lanes *m, const struct tdm_estimator *e)
     m->has_streams = false;
 }
 
-/* Bits of the stores of a set, apart from K and V. */
-static uint8_t bits_of(enum tdm_set set)
-{
-    unsigned bits = 0;
-    for (int s = 0; s < TDM_STORES; s++)
-        bits |= tdm_set_has(set, (enum tdm_store)s) ? 1u << s : 0;
-    return (uint8_t)bits;
-}
-
 static void find_stored(struct lane_clocks *c, const struct span *span, uint32_t layer)
 {
     const struct tdm_group *group = span->group;
     const bool keeps = c->by_layer || layer + 1 < c->layers;
     const bool holds = layer < span->top || (!c->by_layer && span->last);
-    const uint8_t kept = keeps ? bits_of(group->kept) : 0, held = holds ? bits_of(group->held) : 0;
+    const uint8_t kept = (uint8_t)(keeps ? bits_of(group->kept) : 0);
+    const uint8_t held = (uint8_t)(holds ? bits_of(group->held) : 0);
     for (uint32_t i = 0; i < c->n; i++) {
         struct lane_stored *stored = &c->m->stored[(size_t)layer * c->n + i];
         stored->kept = i >= group->kept_from_chunk ? kept : 0;
