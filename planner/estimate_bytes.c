@@ -11,18 +11,18 @@
 #include "schedule/nest.h"
 #include "schedule/optimizer.h"
 
-#include <string.h>
-
-/* Is a store kept or held for all chunks of a layer, so that no backward computes it in
- * workspace? */
-static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
-                       enum tdm_store store)
+/* Bits of the stores that are kept or held for all chunks of a layer, so that no backward computes
+ * them in workspace. */
+static unsigned all_stored(const struct tdm_estimator *e, const struct span *span, bool again)
 {
-    bool kept = tdm_set_has(span->group->kept, store);
-    bool held = again && tdm_set_has(span->group->held, store);
-    if (store == TDM_STORE_GATE_UP && held && !kept) /* held for kept chunks too */
-        return span->group->held_from_chunk == 0;
-    return (span->kept == 0 || (held && span->held == 0)) && (span->kept == e->chunks || kept);
+    const unsigned all = (1u << TDM_STORES) - 1, gate_up = 1u << TDM_STORE_GATE_UP;
+    const unsigned kept = bits_of(span->group->kept), held = again ? bits_of(span->group->held) : 0;
+    const unsigned early = span->kept == 0 ? all : span->held == 0 ? held : 0;
+    const unsigned stored = early & (span->kept == e->chunks ? all : kept);
+    if ((held & ~kept & gate_up) == 0)
+        return stored;
+    /* held for kept chunks too */
+    return span->group->held_from_chunk == 0 ? stored | gate_up : stored & ~gate_up;
 }
 
 /* Workspace of a layer's backward. */
@@ -32,11 +32,7 @@ static uint64_t backward_work(const struct tdm_estimator *e, const struct span *
     struct span span = span_of_layer(e, group, order, layer);
     bool again = runs_again(&span, order, layer);
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
-    for (int i = 0; i < TDM_STORES; i++) {
-        enum tdm_store store = (enum tdm_store)i;
-        work -= all_stored(e, &span, again, store) ? spared_bytes(e, layer, store) : 0;
-    }
-    return work;
+    return work - spared_bytes(e, layer, all_stored(e, &span, again));
 }
 
 /* Bytes stored so far, from the lowest group up: what all layers keep, and inputs of groups. */
@@ -70,8 +66,8 @@ static uint64_t row_slots(const struct rows *rows, const struct tdm_schedule *sc
 
 /* Staging rings that a schedule needs. */
 struct needs {
-    bool inputs, inner;                      /* stored inputs of groups, and of inner layers */
-    bool kept[TDM_STORES], held[TDM_STORES]; /* stores besides the input */
+    bool inputs, inner;  /* stored inputs of groups, and of inner layers */
+    unsigned kept, held; /* bits of the stores besides the input */
     /* layers with K and V, or their gradients, on the host */
     struct rows far_kv, far_gradients;
 };
@@ -88,16 +84,14 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
         bool holds = !by_chunk && group->layers > 1 && tdm_is_far(group->held_place);
         needs.inputs |= g > 0 && tdm_is_far(group->input_place);
         needs.inner |= holds;
-        const bool is_new = g == 0 || span.last || memcmp(group, group - 1, sizeof(*group)) != 0;
-        for (int i = 0; i < TDM_STORES && is_new; i++) {
-            enum tdm_store store = (enum tdm_store)i;
-            bool is_kept = tdm_set_has(group->kept, store);
-            uint32_t held_to = store == TDM_STORE_GATE_UP && !is_kept ? e->chunks : span.kept;
-            needs.kept[store] |=
-                keeps && span.kept < e->chunks && is_kept && tdm_is_far(group->kept_place);
-            needs.held[store] |=
-                holds && tdm_set_has(group->held, store) && group->held_from_chunk < held_to;
-        }
+        const unsigned kept = bits_of(group->kept), held = bits_of(group->held);
+        const unsigned beside = held & ~kept & (1u << TDM_STORE_GATE_UP); /* held for all chunks */
+        if (keeps && span.kept < e->chunks && tdm_is_far(group->kept_place))
+            needs.kept |= kept;
+        if (holds && group->held_from_chunk < span.kept)
+            needs.held |= held;
+        else if (holds && group->held_from_chunk < e->chunks)
+            needs.held |= beside;
         for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
             if (far_kv(&span))
                 add_layer(&needs.far_kv, schedule, gathers(e, layer));
@@ -126,20 +120,21 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
         *backward += stash_slots * e->x;
     if (needs.inputs && schedule->order == TDM_CHUNK_MAJOR)
         *forward += (fetch_slots + stash_slots) * e->x;
-    for (int store = 0; store < TDM_STORES; store++) {
-        if (needs.kept[store] || needs.held[store])
-            *backward += fetch_slots * e->store[store];
-        if (needs.held[store])
-            *backward += stash_slots * e->store[store];
-        if (needs.kept[store])
-            *forward += stash_slots * e->store[store];
-    }
+    *backward += fetch_slots * e->store_sums[0][needs.kept | needs.held];
+    *backward += stash_slots * e->store_sums[0][needs.held];
+    *forward += stash_slots * e->store_sums[0][needs.kept];
 }
 
 /* The rings of masters and moments, while layers go backward. */
 static uint64_t state_rings(const struct tdm_estimator *e)
 {
     return tdm_updates_at_end(e->base) ? 0 : e->state_rings;
+}
+
+/* Host ring for gradients that are used there, during the backward. */
+static uint64_t host_ring(const struct tdm_estimator *e)
+{
+    return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
 }
 
 static void raise_to(uint64_t *most, uint64_t bytes)
@@ -164,17 +159,28 @@ static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
 }
 
-/* Device bytes of a layer's backward in layer-major order, without what is stored. */
-static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
-                            uint32_t layer)
+/* Bytes that are there while layers go backward in layer-major order, whatever is stored. */
+struct sweeping {
+    uint64_t device, far;
+};
+
+static struct sweeping sweeping_of(const struct tdm_estimator *e, uint64_t rings)
 {
-    rings += state_rings(e);
+    return (struct sweeping){.device = e->resident_bytes[TDM_DEVICE] + rings + state_rings(e) +
+                                       e->tied_gradient + e->head_stays[TDM_DEVICE] +
+                                       e->chunks * e->x + e->row_slots * e->dkv,
+                             .far = e->head_stays[e->far] + host_ring(e)};
+}
+
+/* Device bytes of a layer's backward in layer-major order, without what is stored. */
+static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span,
+                            const struct sweeping *sweeping, uint32_t layer)
+{
     uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, layer);
     if (layer == 0)
         work += e->embedding_buffer;
-    return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
-           layer_gradients(e, layer, layer) + e->chunks * e->x +
-           e->row_slots * ((own_kv(span) ? 0 : e->kv) + e->dkv) + work;
+    return sweeping->device + layer_gradients(e, layer, layer) +
+           (own_kv(span) ? 0 : e->row_slots * e->kv) + work;
 }
 
 /* Host bytes of gradients of layers above `top`, which are complete. */
@@ -205,17 +211,11 @@ static uint64_t means_bytes(const struct tdm_estimator *e)
     return votes ? e->chunks * e->means : 0;
 }
 
-/* Host ring for gradients that are used there, during the backward. */
-static uint64_t host_ring(const struct tdm_estimator *e)
-{
-    return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
-}
-
 /* Moments of a group in layer-major order: the first backward chunk of its top layer and of its
  * lowest one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
-                                const struct stored *stored, uint64_t rings,
-                                struct tdm_estimate *estimate)
+                                const struct stored *stored,
+                                const struct sweeping *sweeping, struct tdm_estimate *estimate)
 {
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
@@ -224,14 +224,14 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
     bool far_kept = tdm_is_far(span->group->kept_place), far = tdm_is_far(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
-    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device + above * rows +
+    raise_to(&estimate->body_bytes, sweep_bytes(e, span, sweeping, span->top) + device + above * rows +
                                         (far ? 0 : above * (held + outputs)));
     raise_to(&estimate->bytes[e->far],
              stored->kept[e->far] + stored->inputs[e->far] + (far ? above * (held + outputs) : 0) +
-                 e->head_stays[e->far] + host_gradients(e, span->top) + host_ring(e));
+                 host_gradients(e, span->top) + sweeping->far);
     if (above > 0)
         raise_to(&estimate->body_bytes,
-                 sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
+                 sweep_bytes(e, span, sweeping, span->first) + device - (far_kept ? 0 : above * kept) -
                      lists_bytes(e, span->first + 1, span->top + 1) -
                      (own_kv(span) ? above * n * e->kv : 0) +
                      (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
@@ -364,6 +364,7 @@ void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule
     uint64_t forward_rings, backward_rings;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
     add_rings(e, schedule, &forward_rings, &backward_rings);
+    const struct sweeping sweeping = sweeping_of(e, backward_rings);
     uint32_t first = 0;
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         struct span span = span_of(e, schedule, g, first);
@@ -379,7 +380,7 @@ void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule
         if (g > 0)
             stored.inputs[group->input_place] += e->chunks * e->x;
         if (by_layer) {
-            layer_major_moments(e, &span, &stored, backward_rings, estimate);
+            layer_major_moments(e, &span, &stored, &sweeping, estimate);
         } else {
             chunk_major_moments(e, &span, &stored, backward_rings, schedule->group_count == 1,
                                 estimate);

@@ -49,7 +49,11 @@ void tdm_lanes_free(struct tdm_lanes *m)
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         free(m->far[state]);
     free(m->spans);
+    free(m->of_layers);
     free(m->times);
+    free(m->costs);
+    free(m->attention);
+    free(m->of_chunks);
     free(m->rest);
     free(m);
 }
@@ -107,7 +111,11 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         ok &= (m->far[state] = calloc((size_t)units + 1, sizeof(bool))) != NULL;
     ok &= (m->spans = calloc(layers, sizeof(*m->spans))) != NULL;
+    ok &= (m->of_layers = calloc(layers, sizeof(*m->of_layers))) != NULL;
     ok &= (m->times = calloc(layers, sizeof(*m->times))) != NULL;
+    ok &= (m->costs = calloc(all, sizeof(*m->costs))) != NULL;
+    ok &= (m->attention = calloc(all, sizeof(double))) != NULL;
+    ok &= (m->of_chunks = calloc(chunks, sizeof(*m->of_chunks))) != NULL;
     ok &= (m->rest = calloc(layers, sizeof(*m->rest))) != NULL;
     if (!ok) {
         tdm_lanes_free(m);
@@ -141,21 +149,13 @@ static void find_homes(struct tdm_lanes *m, const struct tdm_estimator *e)
     m->has_streams = false;
 }
 
-/* Bits of the stores of a set, apart from K and V. */
-static uint8_t bits_of(enum tdm_set set)
-{
-    unsigned bits = 0;
-    for (int s = 0; s < TDM_STORES; s++)
-        bits |= tdm_set_has(set, (enum tdm_store)s) ? 1u << s : 0;
-    return (uint8_t)bits;
-}
-
 static void find_stored(struct lane_clocks *c, const struct span *span, uint32_t layer)
 {
     const struct tdm_group *group = span->group;
     const bool keeps = c->by_layer || layer + 1 < c->layers;
     const bool holds = layer < span->top || (!c->by_layer && span->last);
-    const uint8_t kept = keeps ? bits_of(group->kept) : 0, held = holds ? bits_of(group->held) : 0;
+    const uint8_t kept = (uint8_t)(keeps ? bits_of(group->kept) : 0);
+    const uint8_t held = (uint8_t)(holds ? bits_of(group->held) : 0);
     for (uint32_t i = 0; i < c->n; i++) {
         struct lane_stored *stored = &c->m->stored[(size_t)layer * c->n + i];
         stored->kept = i >= group->kept_from_chunk ? kept : 0;
@@ -169,19 +169,81 @@ static void find_stored(struct lane_clocks *c, const struct span *span, uint32_t
     }
 }
 
-/* What does not depend on the schedule. */
-static void find_times(struct tdm_lanes *m, const struct tdm_estimator *e)
+static void find_layer(struct lane_clocks *c, const struct span *span, uint32_t layer)
 {
+    const struct tdm_group *group = span->group;
+    const bool first = layer == span->first, top = layer == span->top;
+    const bool far_input = layer > 0 && tdm_is_far(first ? group->input_place : group->held_place);
+    struct lane_layer *of_layer = &c->m->of_layers[layer];
+    *of_layer = (struct lane_layer){.keeps_kv = keeps_kv(span), .far_kv = far_kv(span)};
+    of_layer->holds_kv =
+        c->by_layer && !top && !keeps_kv(span) && tdm_set_has(group->held, TDM_STORE_KV);
+    of_layer->far_input[INPUT_OF_FIRST] = far_input && !c->by_layer && first;
+    of_layer->far_input[INPUT_OF_LATER] = far_input;
+    of_layer->far_input[INPUT_OF_KV] = far_input && !keeps_kv(span) && !of_layer->holds_kv;
+    if (layer + 1 == c->layers)
+        return;
+    /* as the input of the layer above */
+    of_layer->sends[0] = top && tdm_is_far(group[1].input_place);
+    of_layer->sends[1] = !top && tdm_is_far(group->held_place);
+}
+
+static struct lane_copy copy_of(const struct lane_clocks *c, uint64_t slot_bytes, double share)
+{
+    const double bytes = (double)slot_bytes * share;
+    return (struct lane_copy){c->copy_seconds + bytes * c->to_device,
+                              c->copy_seconds + bytes * c->to_host};
+}
+
+/* Seconds of a chunk, from sums of the chunks before. */
+static struct layer_cost cost_of_chunk(const struct layer_cost *before)
+{
+    struct layer_cost cost = {.embed = before[1].embed - before[0].embed,
+                              .norm = before[1].norm - before[0].norm,
+                              .q = before[1].q - before[0].q,
+                              .kv = before[1].kv - before[0].kv,
+                              .rest = before[1].rest - before[0].rest,
+                              .mlp_norm = before[1].mlp_norm - before[0].mlp_norm,
+                              .gate_up = before[1].gate_up - before[0].gate_up};
+    for (int set = 0; set < TDM_SETS; set++)
+        cost.backward[set] = before[1].backward[set] - before[0].backward[set];
+    return cost;
+}
+
+/* What does not depend on the schedule. Layers with equal costs share a row. */
+static void find_times(struct lane_clocks *c)
+{
+    const struct tdm_estimator *e = c->e;
+    struct tdm_lanes *m = c->m;
     const size_t row = (size_t)e->chunks + 1;
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         const uint32_t kind = e->kind_of[layer];
+        const struct layer_cost *cost_before = e->costs_before + e->row_of[layer] * row;
         const double *before = e->attention_before + kind * row;
         const double all = before[e->chunks];
+        struct layer_cost *cost = m->costs + (size_t)e->row_of[layer] * e->chunks;
+        double *attention = m->attention + (size_t)kind * e->chunks;
+        for (uint32_t chunk = 0; chunk < e->chunks; chunk++) {
+            cost[chunk] = cost_of_chunk(cost_before + chunk);
+            attention[chunk] = before[chunk + 1] - before[chunk];
+        }
         m->times[layer] = (struct lane_times){
-            .cost_before = e->costs_before + e->row_of[layer] * row,
-            .attention_before = before,
+            .cost = cost,
+            .attention = attention,
             .attention_grad = all > 0 ? e->attention_grad_seconds[kind] / all : 0};
     }
+    for (uint32_t chunk = 0; chunk < e->chunks; chunk++) {
+        const double share = e->tokens_before[chunk + 1] - e->tokens_before[chunk];
+        struct lane_chunk *of_chunk = &m->of_chunks[chunk];
+        of_chunk->x = copy_of(c, e->x, share);
+        of_chunk->kv = copy_of(c, e->kv, share);
+        for (int s = 0; s < TDM_STORES; s++)
+            of_chunk->store[s] = copy_of(c, e->store[s], share);
+    }
+    m->read_again = 0;
+    for (int s = 0; s < TDM_STORES; s++)
+        m->read_again |=
+            (uint8_t)((int)tdm_store_type((enum tdm_store)s)->needed_without == s ? 1u << s : 0);
     for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
         m->gradient_bytes += (double)e->gradient_bytes[unit];
 }
@@ -219,10 +281,11 @@ static void prepare(struct lane_clocks *c)
         take_ring(&c->stashed[s], stash, &slots);
     }
     c->current = UINT32_MAX;
+    c->slot = SLOTS;
     for (uint32_t slot = 0; slot < SLOTS; slot++)
         c->ring_layer[slot] = UINT32_MAX;
     if (!c->m->has_homes)
-        find_times(c->m, c->e);
+        find_times(c);
     if (!c->m->has_homes || memcmp(c->m->homes, c->e->base->homes, sizeof(c->m->homes)) != 0)
         find_homes(c->m, c->e);
     c->layers_pass = c->m->layers_pass;
@@ -234,6 +297,7 @@ static void prepare(struct lane_clocks *c)
             c->m->spans[layer] = span;
             c->m->far_rows[layer] = far;
             far += far_kv(&span);
+            find_layer(c, &span, layer);
             find_stored(c, &span, layer);
         }
     }

@@ -13,24 +13,29 @@
 
 /* ---- costs ---- */
 
-static const struct layer_cost *cost_before(const struct lane_clocks *c,
-                                            const struct lane_body *body)
+static const struct layer_cost *cost_of(const struct lane_clocks *c, const struct lane_body *body)
 {
-    return c->m->times[body->layer].cost_before + body->chunk;
+    return c->m->times[body->layer].cost + body->chunk;
 }
-
-/* Of a chunk. */
-#define COST(field) (cost[1].field - cost[0].field)
 
 static double attention(const struct lane_clocks *c, const struct lane_body *body)
 {
-    const double *before = c->m->times[body->layer].attention_before + body->chunk;
-    return before[1] - before[0];
+    return c->m->times[body->layer].attention[body->chunk];
 }
 
 static double attention_grad(const struct lane_clocks *c, const struct lane_body *body)
 {
     return c->m->times[body->layer].attention_grad * attention(c, body);
+}
+
+static const struct lane_layer *layer_of(const struct lane_clocks *c, const struct lane_body *body)
+{
+    return &c->m->of_layers[body->layer];
+}
+
+static const struct lane_chunk *chunk_of(const struct lane_clocks *c, const struct lane_body *body)
+{
+    return &c->m->of_chunks[body->chunk];
 }
 
 static const struct lane_stored *stored_of(const struct lane_clocks *c,
@@ -39,49 +44,31 @@ static const struct lane_stored *stored_of(const struct lane_clocks *c,
     return &c->m->stored[(size_t)body->layer * c->n + body->chunk];
 }
 
-static bool holds_kv(const struct lane_clocks *c, const struct span *span, uint32_t layer)
-{
-    return c->by_layer && layer < span->top && !keeps_kv(span) &&
-           tdm_set_has(span->group->held, TDM_STORE_KV);
-}
-
 /* ---- fetches ---- */
-
-static bool reads_input(const struct lane_clocks *c, const struct lane_body *body,
-                        const struct span *span)
-{
-    if (body->layer == 0)
-        return false;
-    if (body->pass == TDM_PASS_FIRST)
-        return !c->by_layer && body->layer == span->first;
-    return body->kind != TDM_BODY_KV || (!keeps_kv(span) && !holds_kv(c, span, body->layer));
-}
 
 /* Emits the fetches of a body. */
 static void fetch_body(struct lane_clocks *c, struct lane_body *body)
 {
-    const struct span *span = &c->m->spans[body->layer];
     const size_t at = (size_t)body->layer * c->n + body->chunk;
     const struct lane_stored *stored = &c->m->stored[at];
     body->fetches = 0;
     body->fetched = 0;
-    enum tdm_place input =
-        body->layer == span->first ? span->group->input_place : span->group->held_place;
-    if (tdm_is_far(input) && reads_input(c, body, span)) {
+    if (layer_of(c, body)->far_input[body->reader]) {
         body->fetches |= BIT_OF_INPUT;
-        body->fetched = copy_to_device(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]),
-                                       of_chunk(c, c->e->x, body->chunk));
+        body->fetched = copy_in(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]),
+                                chunk_of(c, body)->x.in);
     }
-    if (stored->far == 0 || body->pass == TDM_PASS_FIRST || body->kind == TDM_BODY_KV)
+    if (stored->far == 0 || body->reader != INPUT_OF_LATER)
         return;
-    for (int s = 0; s < TDM_STORES; s++) {
-        bool rerun = (int)tdm_store_type((enum tdm_store)s)->needed_without == s;
-        if (!HAS(stored->far, s) ||
-            (body->kind == TDM_BODY_FORWARD && !(rerun && HAS(stored->kept, s))))
+    unsigned read = stored->far;
+    if (body->kind == TDM_BODY_FORWARD)
+        read &= stored->kept & c->m->read_again;
+    for (int s = 0; read >> s != 0; s++) {
+        if (!HAS(read, s))
             continue;
         body->fetches |= (uint8_t)(1u << s);
-        body->fetched = copy_to_device(c, later(*take_slot(&c->fetched[s]), c->m->stored_sent[at]),
-                                       of_chunk(c, c->e->store[s], body->chunk));
+        body->fetched = copy_in(c, later(*take_slot(&c->fetched[s]), c->m->stored_sent[at]),
+                                chunk_of(c, body)->store[s].in);
     }
 }
 
@@ -91,8 +78,9 @@ static void release_fetches(struct lane_clocks *c, const struct lane_body *body)
         return;
     if (body->fetches & BIT_OF_INPUT)
         release_slot(&c->fetched_x, c->compute);
-    for (int s = 0; s < TDM_STORES; s++)
-        if (HAS(body->fetches, s))
+    const unsigned stores = body->fetches & ~BIT_OF_INPUT;
+    for (int s = 0; stores >> s != 0; s++)
+        if (HAS(stores, s))
             release_slot(&c->fetched[s], c->compute);
 }
 
@@ -106,8 +94,7 @@ static double *row_of(struct lane_clocks *c, uint32_t layer)
 /* Chunk-major: fetches the K and V that a body sees, if they are on the host. Returns the end. */
 static double fetch_row(struct lane_clocks *c, const struct lane_body *body, bool asked)
 {
-    const struct span *span = &c->m->spans[body->layer];
-    if (c->by_layer || !far_kv(span) || !asked)
+    if (c->by_layer || !layer_of(c, body)->far_kv || !asked)
         return 0;
     double all = (double)c->n * (c->n + 1) / 2;
     double chunks = body->chunk + (body->pass == TDM_PASS_FIRST ? 0 : 1);
@@ -118,7 +105,7 @@ static double fetch_row(struct lane_clocks *c, const struct lane_body *body, boo
 
 static void free_row(struct lane_clocks *c, uint32_t layer, double at)
 {
-    if (!c->by_layer && far_kv(&c->m->spans[layer]))
+    if (!c->by_layer && c->m->of_layers[layer].far_kv)
         *row_of(c, layer) = at;
 }
 
@@ -158,17 +145,8 @@ static unsigned stashes(const struct lane_clocks *c, const struct lane_body *bod
 
 static void send_kv(struct lane_clocks *c, const struct lane_body *body, double made)
 {
-    if (body->pass == TDM_PASS_FIRST && far_kv(&c->m->spans[body->layer]))
-        c->m->kv_sent[body->layer] = copy_to_host(c, made, of_chunk(c, c->e->kv, body->chunk));
-}
-
-/* Does a forward send its output to the host, as the input of the layer above? */
-static bool sends_output(const struct lane_clocks *c, const struct lane_body *body)
-{
-    const struct span *span = &c->m->spans[body->layer];
-    const bool first = body->pass == TDM_PASS_FIRST, top = body->layer == span->top;
-    return body->layer + 1 < c->layers && first == top &&
-           tdm_is_far(first ? span->group[1].input_place : span->group->held_place);
+    if (body->pass == TDM_PASS_FIRST && layer_of(c, body)->far_kv)
+        c->m->kv_sent[body->layer] = copy_out(c, made, chunk_of(c, body)->kv.out);
 }
 
 /* Layer-major: the forward's output is a row of the stream, and not a slot of the ring. */
@@ -180,7 +158,7 @@ static bool sends_row(const struct lane_clocks *c, const struct lane_body *body)
 static void send_output(struct lane_clocks *c, const struct lane_body *body)
 {
     const size_t at = (size_t)(body->layer + 1) * c->n + body->chunk;
-    double sent = copy_to_host(c, c->compute, of_chunk(c, c->e->x, body->chunk));
+    double sent = copy_out(c, c->compute, chunk_of(c, body)->x.out);
     c->m->x_sent[at] = sent;
     if (sends_row(c, body))
         c->m->stream_free[body->chunk] = sent;
@@ -193,7 +171,7 @@ static void send_output(struct lane_clocks *c, const struct lane_body *body)
 /* Layer-major: fetches K and V of a chunk into the row that the layer above has used. */
 static void fetch_kv(struct lane_clocks *c, const struct lane_body *body)
 {
-    c->kv_ready = copy_to_device(c, c->kv_free, of_chunk(c, c->e->kv, body->chunk));
+    c->kv_ready = copy_in(c, c->kv_free, chunk_of(c, body)->kv.in);
 }
 
 /* When the slot is free into which a forward makes a store that goes to the host; 0: none does. */
@@ -204,24 +182,26 @@ static double slot_free(const struct lane_clocks *c, unsigned made, int store)
 
 static void run_forward(struct lane_clocks *c, const struct lane_body *body, double ready)
 {
-    const struct span *span = &c->m->spans[body->layer];
-    const struct layer_cost *cost = cost_before(c, body);
+    const struct lane_layer *layer = layer_of(c, body);
+    const struct layer_cost *cost = cost_of(c, body);
     const struct lane_stored *stored = stored_of(c, body);
-    const bool first = body->pass == TDM_PASS_FIRST, sends = sends_output(c, body);
+    const bool first = body->pass == TDM_PASS_FIRST, sends = layer->sends[first ? 0 : 1];
     const unsigned made = stashes(c, body);
-    double rest = COST(rest), seen = attention(c, body), before = COST(embed);
+    double rest = cost->rest, seen = attention(c, body), before = cost->embed;
     if (!first && HAS(stored->kept, TDM_STORE_GATE_UP))
-        rest -= COST(mlp_norm) + COST(gate_up);
+        rest -= cost->mlp_norm + cost->gate_up;
     if (!first && HAS(stored->kept, TDM_STORE_ATTENTION)) {
         seen = 0;
-        before += holds_kv(c, span, body->layer) ? COST(norm) + COST(kv) : 0;
+        before += layer->holds_kv ? cost->norm + cost->kv : 0;
     } else {
-        before += COST(norm) + COST(q) + (first || !keeps_kv(span) ? COST(kv) : 0);
+        before += cost->norm + cost->q + (first || !layer->keeps_kv ? cost->kv : 0);
     }
-    ready = later(ready, slot_free(c, made, TDM_STORE_Q));
-    ready = later(ready, slot_free(c, made, TDM_STORE_NORMED));
+    if (made != 0) {
+        ready = later(ready, slot_free(c, made, TDM_STORE_Q));
+        ready = later(ready, slot_free(c, made, TDM_STORE_NORMED));
+    }
     c->compute = later(later(c->compute, ready) + before, fetch_row(c, body, seen > 0));
-    if (c->by_layer && !first && seen > 0 && far_kv(span)) {
+    if (c->by_layer && !first && seen > 0 && layer->far_kv) {
         fetch_kv(c, body);
         c->compute = later(c->compute, c->kv_ready);
     }
@@ -231,7 +211,7 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
     double attended = c->compute;
     c->compute += rest;
     if (HAS(made, TDM_STORE_GATE_UP))
-        c->compute = later(c->compute, slot_free(c, made, TDM_STORE_GATE_UP) + COST(gate_up) +
+        c->compute = later(c->compute, slot_free(c, made, TDM_STORE_GATE_UP) + cost->gate_up +
                                            rest * LAST_PRODUCT);
     if (sends_row(c, body))
         c->compute = later(c->compute, c->m->stream_free[body->chunk]);
@@ -240,7 +220,7 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
     for (int s = 0; made >> s != 0; s++)
         if (HAS(made, s)) {
             double from = s == TDM_STORE_GATE_UP ? c->compute - rest * LAST_PRODUCT : attended;
-            double sent = copy_to_host(c, from, of_chunk(c, c->e->store[s], body->chunk));
+            double sent = copy_out(c, from, chunk_of(c, body)->store[s].out);
             *take_slot(&c->stashed[s]) = sent;
             c->m->stored_sent[(size_t)body->layer * c->n + body->chunk] = sent;
         }
@@ -251,38 +231,39 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
 /* K and V of a chunk: made, or in a sweep fetched. */
 static void run_kv(struct lane_clocks *c, const struct lane_body *body, double ready)
 {
-    const struct span *span = &c->m->spans[body->layer];
-    const struct layer_cost *cost = cost_before(c, body);
-    if (body->pass != TDM_PASS_FIRST && far_kv(span))
+    const struct lane_layer *layer = layer_of(c, body);
+    const struct layer_cost *cost = cost_of(c, body);
+    if (body->pass != TDM_PASS_FIRST && layer->far_kv)
         fetch_kv(c, body);
-    if (body->pass != TDM_PASS_FIRST && (keeps_kv(span) || holds_kv(c, span, body->layer)))
+    if (body->pass != TDM_PASS_FIRST && (layer->keeps_kv || layer->holds_kv))
         return;
-    c->compute = later(c->compute, ready) + COST(embed) + COST(norm) + COST(kv);
+    c->compute = later(c->compute, ready) + cost->embed + cost->norm + cost->kv;
     send_kv(c, body, c->compute);
 }
 
 static void run_backward(struct lane_clocks *c, const struct lane_body *body, double ready)
 {
+    const struct lane_layer *layer = layer_of(c, body);
     const struct tdm_group *group = c->m->spans[body->layer].group;
-    const struct layer_cost *cost = cost_before(c, body);
+    const struct layer_cost *cost = cost_of(c, body);
     const struct lane_stored *stored = stored_of(c, body);
     const bool kept = HAS(stored->kept, TDM_STORE_ATTENTION);
     const bool held = !kept && HAS(stored->held, TDM_STORE_ATTENTION);
-    const double least = COST(backward[kept ? group->kept : held ? group->held : TDM_SET_INPUT]);
+    const double least = cost->backward[kept ? group->kept : held ? group->held : TDM_SET_INPUT];
     double seconds = least + attention_grad(c, body), before = BEFORE_ATTENTION * least;
     if (!kept && !held) {
         seconds += attention(c, body);
-        before = COST(norm) + COST(q);
+        before = cost->norm + cost->q;
     }
     if (kept && HAS(stored->held & ~stored->kept, TDM_STORE_GATE_UP))
-        seconds -= COST(gate_up);
+        seconds -= cost->gate_up;
     c->compute = later(c->compute, ready);
     /* chunk-major: the gradient of the group above leaves the same bytes */
     if (!c->by_layer && body->chunk + 1 == c->n)
         c->compute = later(c->compute, c->gradient_free - GRADIENT_BEGINS * least);
     c->compute = later(c->compute + before, fetch_row(c, body, true));
     c->compute = later(c->compute, fetch_sums(c, body));
-    if (c->by_layer && far_kv(&c->m->spans[body->layer]))
+    if (c->by_layer && layer->far_kv)
         c->compute = later(c->compute, c->kv_ready);
     c->compute += seconds - before;
     c->m->gradient_made[body->layer] = c->compute;
@@ -346,7 +327,7 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
         visit_layer(c, body->layer);
         if (body->kind != TDM_BODY_KV)
             stream_states(c, body->layer);
-        ready = later(weights_ready(c, body->layer), body->fetched);
+        ready = later(weights_ready(c), body->fetched);
         if (body->layer == 0)
             ready = later(ready, c->unit_ready[0]);
         /* what the top layer fetches takes bytes from which the gradient of the head is sent */
@@ -358,7 +339,7 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
             run_kv(c, body, ready);
         else
             run_backward(c, body, ready);
-        use_weights(c, body->layer, c->compute);
+        use_weights(c, c->compute);
         release_fetches(c, body);
         return;
     default: /* takes a place in the queue */

@@ -19,6 +19,13 @@ static bool is_listed(const struct tdm_lanes *m, const struct tdm_schedule *sche
     return true;
 }
 
+static uint8_t reader_of(const struct tdm_body *body)
+{
+    if (body->pass == TDM_PASS_FIRST)
+        return INPUT_OF_FIRST;
+    return body->kind == TDM_BODY_KV ? INPUT_OF_KV : INPUT_OF_LATER;
+}
+
 static enum tdm_status take_body(void *self, const struct tdm_body *body, struct tdm_error *err)
 {
     struct tdm_lanes *m = self;
@@ -36,6 +43,7 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     m->bodies[m->body_count++] = (struct lane_body){.kind = (uint8_t)body->kind,
                                                     .pass = (uint8_t)body->pass,
                                                     .phase = (uint8_t)body->phase,
+                                                    .reader = reader_of(body),
                                                     .group = body->group,
                                                     .layer = body->layer,
                                                     .chunk = body->chunk};

@@ -14,9 +14,13 @@
 #define SLOTS 32u   /* more than any ring of layers has */
 #define CONTENTS 3u /* of the optimizer: master, two moments */
 
+/* What a body reads its input for: numbers of lane_layer.far_input. */
+enum { INPUT_OF_FIRST, INPUT_OF_LATER, INPUT_OF_KV, INPUT_READERS };
+
 /* A body of the nest (schedule/nest.h), and what it fetched. */
 struct lane_body {
     uint8_t kind, pass, phase; /* enum tdm_body_kind, tdm_pass, tdm_phase */
+    uint8_t reader;            /* of its input, as above */
     uint8_t fetches;           /* bits of the stores that it fetched; bit TDM_STORES: the input */
     uint32_t group, layer, chunk;
     double fetched; /* end of its chunk fetches */
@@ -31,12 +35,29 @@ struct lane_stored {
 
 #define HAS(mask, store) (((mask) >> (store)) & 1u)
 
-/* Seconds of a layer: [chunks + 1], sums of the chunks before; and how many times longer than the
- * forward of a chunk's attention its gradient takes. */
+/* Seconds of a layer's chunks, [chunks] each: beside attention, and of it; and how many times longer
+ * than the forward of a chunk's attention its gradient takes. */
 struct lane_times {
-    const struct layer_cost *cost_before;
-    const double *attention_before;
+    const struct layer_cost *cost;
+    const double *attention;
     double attention_grad;
+};
+
+/* Seconds of a copy to the device, or to the host, if no other is beside it. */
+struct lane_copy {
+    double in, out;
+};
+
+/* Those of the contents of a chunk. */
+struct lane_chunk {
+    struct lane_copy x, kv, store[TDM_STORES];
+};
+
+/* What a layer does in the schedule, the same for all its chunks. */
+struct lane_layer {
+    bool far_input[INPUT_READERS]; /* is its input fetched from the host? */
+    bool sends[2];                 /* its output, to the host: in the first pass, and in others */
+    bool keeps_kv, far_kv, holds_kv;
 };
 
 /* Least seconds that are computed from the beginning of a group in the forward on, and in the
@@ -81,7 +102,12 @@ struct tdm_lanes {
     double gradient_bytes;            /* of all units */
     bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */
     struct span *spans;               /* [layers]: of the layer's group */
+    struct lane_layer *of_layers;     /* [layers] */
     struct lane_times *times;         /* [layers] */
+    struct layer_cost *costs;         /* [layers * chunks]: memory for the times */
+    double *attention;                /* the same */
+    struct lane_chunk *of_chunks;     /* [chunks] */
+    uint8_t read_again;               /* bits of the stores that a rerun reads */
     struct lane_rest *rest;           /* [layers]: of groups */
 };
 
@@ -101,6 +127,7 @@ struct lane_clocks {
 
     /* the ring of weights, as in lower_stream.c */
     uint32_t next_visit, visit, current;
+    uint32_t slot; /* with the weights of the current layer; SLOTS: they are not there */
     uint32_t ring_layer[SLOTS], ring_needed[SLOTS];
     double ring_free[SLOTS], ring_ready[SLOTS];
     /* rings of masters and moments, as there */
@@ -137,22 +164,27 @@ static inline double share_link(double start, double seconds, double slower, dou
     return *other + seconds - rest * other_slower / slower;
 }
 
+/* A copy that takes `seconds` alone. */
+static inline double copy_in(struct lane_clocks *c, double ready, double seconds)
+{
+    return c->h2d =
+               share_link(later(c->h2d, ready), seconds, c->device_slower, &c->d2h, c->host_slower);
+}
+
+static inline double copy_out(struct lane_clocks *c, double ready, double seconds)
+{
+    return c->d2h =
+               share_link(later(c->d2h, ready), seconds, c->host_slower, &c->h2d, c->device_slower);
+}
+
 static inline double copy_to_device(struct lane_clocks *c, double ready, double bytes)
 {
-    return c->h2d = share_link(later(c->h2d, ready), c->copy_seconds + bytes * c->to_device,
-                               c->device_slower, &c->d2h, c->host_slower);
+    return copy_in(c, ready, c->copy_seconds + bytes * c->to_device);
 }
 
 static inline double copy_to_host(struct lane_clocks *c, double ready, double bytes)
 {
-    return c->d2h = share_link(later(c->d2h, ready), c->copy_seconds + bytes * c->to_host,
-                               c->host_slower, &c->h2d, c->device_slower);
-}
-
-/* Bytes of a chunk whose slot has `bytes`. */
-static inline double of_chunk(const struct lane_clocks *c, uint64_t bytes, uint32_t chunk)
-{
-    return (double)bytes * (c->e->tokens_before[chunk + 1] - c->e->tokens_before[chunk]);
+    return copy_out(c, ready, c->copy_seconds + bytes * c->to_host);
 }
 
 static inline double *take_slot(struct lane_ring *ring)
@@ -179,29 +211,17 @@ static inline void visit_layer(struct lane_clocks *c, uint32_t layer)
         tdm_lanes_next_layer(c, layer);
 }
 
-/* The slot of the ring that has a layer's weights; SLOTS: none has. */
-static inline uint32_t find_slot(const struct lane_clocks *c, uint32_t layer)
+/* When the current layer's weights are on the device. */
+static inline double weights_ready(const struct lane_clocks *c)
 {
-    const uint32_t slots = c->schedule->rings.weights;
-    uint32_t slot = 0;
-    while (slot < slots && c->ring_layer[slot] != layer)
-        slot++;
-    return slot < slots ? slot : SLOTS;
-}
-
-/* When a layer's weights are on the device. */
-static inline double weights_ready(const struct lane_clocks *c, uint32_t layer)
-{
-    uint32_t slot = c->m->far[TDM_STATE_WEIGHTS][layer] ? find_slot(c, layer) : SLOTS;
-    return slot < SLOTS ? c->ring_ready[slot] : 0;
+    return c->slot < SLOTS ? c->ring_ready[c->slot] : 0;
 }
 
 /* Their slot is in use until then. */
-static inline void use_weights(struct lane_clocks *c, uint32_t layer, double until)
+static inline void use_weights(struct lane_clocks *c, double until)
 {
-    uint32_t slot = c->m->far[TDM_STATE_WEIGHTS][layer] ? find_slot(c, layer) : SLOTS;
-    if (slot < SLOTS)
-        c->ring_free[slot] = later(c->ring_free[slot], until);
+    if (c->slot < SLOTS)
+        c->ring_free[c->slot] = later(c->ring_free[c->slot], until);
 }
 
 /* Has a unit masters or moments at home on the host? */

@@ -7,6 +7,16 @@
 
 /* ---- weights of layers ---- */
 
+/* The slot of the ring that has a layer's weights; SLOTS: none has. */
+static uint32_t find_slot(const struct lane_clocks *c, uint32_t layer)
+{
+    const uint32_t slots = c->schedule->rings.weights;
+    uint32_t slot = 0;
+    while (slot < slots && c->ring_layer[slot] != layer)
+        slot++;
+    return slot < slots ? slot : SLOTS;
+}
+
 static uint32_t free_slot(const struct lane_clocks *c)
 {
     uint32_t best = SLOTS;
@@ -34,6 +44,7 @@ void tdm_lanes_next_layer(struct lane_clocks *c, uint32_t layer)
         c->ring_needed[slot] = ++c->next_visit;
     }
     c->visit += far[layer];
+    c->slot = far[layer] ? find_slot(c, layer) : SLOTS;
 }
 
 /* ---- masters and moments ---- */
@@ -104,10 +115,8 @@ void tdm_lanes_open_states(struct lane_clocks *c)
 
 void tdm_lanes_fetch_states(struct lane_clocks *c, uint32_t layer)
 {
-    uint64_t bodies = c->n;
-    if (!c->by_layer)
-        bodies *= c->m->spans[layer].group->layers;
-    uint64_t due = (uint64_t)++c->passed * (CONTENTS + 2) / bodies;
+    const uint32_t bodies = c->by_layer ? c->n : c->n * c->m->spans[layer].group->layers;
+    const uint32_t due = ++c->passed * (CONTENTS + 2) / bodies; /* bodies are few */
     while (c->fetched_contents < due && fetch_next_state(c))
         c->fetched_contents++;
 }
@@ -171,7 +180,7 @@ static void send_weights(struct lane_clocks *c, uint32_t unit)
     double sent = copy_to_host(c, c->compute,
                                (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_WEIGHTS, unit));
     if (unit < c->layers)
-        use_weights(c, unit, sent);
+        use_weights(c, sent);
 }
 
 /* When the state of the next update is on the device. */
@@ -236,7 +245,7 @@ void tdm_lanes_update(struct lane_clocks *c, uint32_t unit)
     while (c->states_open && fetch_next_state(c))
         ;
     visit_layer(c, unit);
-    c->compute = later(c->compute, later(weights_ready(c, unit), states_ready(c, unit))) +
+    c->compute = later(c->compute, later(weights_ready(c), states_ready(c, unit))) +
                  update_seconds(c, unit, c->e->optimizer_seconds);
     send_weights(c, unit);
     if (tdm_lanes_has_far_state(c, unit))

@@ -50,6 +50,8 @@ struct gathered {
     uint64_t kv, sums;
 };
 
+#define LOGIT_TILES 8u
+
 struct tdm_estimator {
     const struct tdm_schedule *base; /* points to `own` */
     struct tdm_schedule own;         /* a shallow copy, with its own homes */
@@ -88,12 +90,15 @@ struct tdm_estimator {
      * norms compute, of more layers in chunk-major order */
     double lead_seconds, tail_seconds[TDM_ORDERS];
     uint64_t longest_tokens; /* of the longest chunk */
+    uint64_t logits[LOGIT_TILES]; /* bytes with the LM-head tile of the base, halved so many times */
     double
         *tokens_before; /* [chunks + 1]: tokens of the chunks before, in units of longest_tokens */
     struct layer_sweeps *sweeps; /* [layers]: of the current estimate */
     struct tdm_lanes *memory;    /* for estimate_lanes.c */
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
+    /* [units]: tdm_estimator_slice_bytes(); at home, where slices have slots of one size */
+    uint64_t *slice_bytes[TDM_STATES], *home_bytes[TDM_STATES];
     uint64_t *gradient_bytes;         /* [units] */
     uint32_t *slices;                 /* [units]: in which masters and moments pass (slices.h) */
     /* weights, optimizer states, tokens, and without an optimizer also gradients; the second
@@ -113,6 +118,9 @@ struct tdm_estimator {
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, kv, dkv, lists, means, store[TDM_STORES]; /* bytes of a chunk's slot */
     uint64_t set[TDM_SETS]; /* of the stores of a set, without the input */
+    /* of stores, by their bits; and where heads are normed, so that q also has its product, the
+     * workspace that they save in a backward */
+    uint64_t store_sums[2][1u << TDM_STORES];
     uint64_t *votes_below;  /* [layers + 1]: number of lower layers whose queries vote for pages */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Transient

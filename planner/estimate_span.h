@@ -72,13 +72,16 @@ static inline uint32_t products_from(const struct tdm_estimator *e, const struct
                : span->kept;
 }
 
-/* Backward workspace saved when a store of its chunk is present. Where heads are normed, q also has
- * its product. */
-static inline uint64_t spared_bytes(const struct tdm_estimator *e, uint32_t layer,
-                                    enum tdm_store store)
+/* Bits of the stores of a set, apart from K and V. */
+static inline unsigned bits_of(enum tdm_set set)
 {
-    bool twice = store == TDM_STORE_Q && e->base->model->layer_kinds[layer].qk_norm;
-    return twice ? 2 * e->store[store] : e->store[store];
+    return tdm_set_stores[set] & ((1u << TDM_STORES) - 1);
+}
+
+/* Backward workspace of a layer that is saved when stores of its chunk are present. */
+static inline uint64_t spared_bytes(const struct tdm_estimator *e, uint32_t layer, unsigned bits)
+{
+    return e->store_sums[e->base->model->layer_kinds[layer].qk_norm ? 1 : 0][bits];
 }
 
 static inline bool keeps_kv(const struct span *span)

@@ -34,6 +34,31 @@ static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state stat
     }
 }
 
+static uint64_t slice_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    if (e->slices[unit] == 1)
+        return e->unit_bytes[state][unit];
+    const double share = (double)tdm_slice_at(e->base, unit, 0).elements /
+                         (double)e->base->model->units[unit].elements;
+    return (uint64_t)(share * (double)e->unit_bytes[state][unit]);
+}
+
+/* Bytes at home of a unit's state, whose slices have slots of one size. */
+static uint64_t home_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    static const enum tdm_content contents[TDM_STATES][2] = {
+        [TDM_STATE_MASTER] = {TDM_UNIT_MASTER},
+        [TDM_STATE_MOMENTS] = {TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2},
+    };
+    uint64_t slots = 0;
+    for (int i = 0; i < 2; i++) {
+        enum tdm_content content = contents[state][i];
+        if (content != TDM_EMPTY && tdm_is_sliced(e->base, content, unit))
+            slots += tdm_slice_slot_bytes(e->base, unit, tdm_content_dtype(e->base, content));
+    }
+    return slots > 0 ? slots * e->slices[unit] : e->unit_bytes[state][unit];
+}
+
 bool tdm_estimator_note_units(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -50,7 +75,9 @@ bool tdm_estimator_note_units(struct tdm_estimator *e)
         enum tdm_state state = (enum tdm_state)s;
         uint64_t most = 0, *bytes = calloc((size_t)units + 1, sizeof(uint64_t));
         e->unit_bytes[s] = bytes;
-        if (bytes == NULL)
+        e->slice_bytes[s] = calloc((size_t)units + 1, sizeof(uint64_t));
+        e->home_bytes[s] = calloc((size_t)units + 1, sizeof(uint64_t));
+        if (bytes == NULL || e->slice_bytes[s] == NULL || e->home_bytes[s] == NULL)
             return false;
         for (uint32_t unit = 0; unit < units; unit++)
             bytes[unit] = state_bytes(base, state, unit);
@@ -58,6 +85,10 @@ bool tdm_estimator_note_units(struct tdm_estimator *e)
             most = larger(most, bytes[layer]);
         for (uint32_t layer = 0; layer < e->layers && state != TDM_STATE_GRADIENTS; layer++)
             bytes[layer] = most;
+        for (uint32_t unit = 0; unit < units; unit++) {
+            e->slice_bytes[s][unit] = slice_bytes(e, state, unit);
+            e->home_bytes[s][unit] = home_bytes(e, state, unit);
+        }
     }
     return true;
 }
@@ -66,6 +97,12 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
                                   uint32_t unit)
 {
     return e->unit_bytes[state][unit];
+}
+
+uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                   uint32_t unit)
+{
+    return e->slice_bytes[state][unit];
 }
 
 bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state)
@@ -112,16 +149,6 @@ static bool has_far_state(const struct tdm_estimator *e, uint32_t unit)
 {
     return !tdm_updates_on_host(e->base, unit) && (buffer_bytes(e, TDM_STATE_MASTER, unit) > 0 ||
                                                    buffer_bytes(e, TDM_STATE_MOMENTS, unit) > 0);
-}
-
-uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
-                                   uint32_t unit)
-{
-    if (e->slices[unit] == 1)
-        return e->unit_bytes[state][unit];
-    const double share = (double)tdm_slice_at(e->base, unit, 0).elements /
-                         (double)e->base->model->units[unit].elements;
-    return (uint64_t)(share * (double)e->unit_bytes[state][unit]);
 }
 
 /* Updates are on the device. */
@@ -255,22 +282,6 @@ static void note_gradients(struct tdm_estimator *e)
 
 /* ---- homes ---- */
 
-/* Bytes of embedding's or head's state at its home, where slices have slots of one size. */
-static uint64_t home_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
-{
-    static const enum tdm_content contents[TDM_STATES][2] = {
-        [TDM_STATE_MASTER] = {TDM_UNIT_MASTER},
-        [TDM_STATE_MOMENTS] = {TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2},
-    };
-    uint64_t slots = 0;
-    for (int i = 0; i < 2; i++) {
-        enum tdm_content content = contents[state][i];
-        if (content != TDM_EMPTY && tdm_is_sliced(e->base, content, unit))
-            slots += tdm_slice_slot_bytes(e->base, unit, tdm_content_dtype(e->base, content));
-    }
-    return slots > 0 ? slots * e->slices[unit] : e->unit_bytes[state][unit];
-}
-
 void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_MAX_PLACES])
 {
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
@@ -282,10 +293,11 @@ void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_
             bytes[e->far] += (e->layers - near) * layers[0];
         }
         for (uint32_t unit = 0; unit < e->layers && state == TDM_STATE_GRADIENTS; unit++)
-            bytes[tdm_schedule_home(e->base, (enum tdm_state)state, unit)] += layers[unit];
+            if (layers[unit] > 0)
+                bytes[tdm_schedule_home(e->base, (enum tdm_state)state, unit)] += layers[unit];
         for (int i = 0; i < 2; i++)
             bytes[tdm_schedule_home(e->base, (enum tdm_state)state, last[i])] +=
-                home_bytes(e, (enum tdm_state)state, last[i]);
+                e->home_bytes[state][last[i]];
     }
 }
 

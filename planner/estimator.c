@@ -25,10 +25,36 @@ static void note_sizes(struct tdm_estimator *e)
         for (int store = 0; store < TDM_STORES; store++)
             e->set[set] +=
                 tdm_set_has((enum tdm_set)set, (enum tdm_store)store) ? e->store[store] : 0;
+    /* where heads are normed, q also has its product */
+    for (unsigned bits = 0; bits < 1u << TDM_STORES; bits++)
+        for (int store = 0; store < TDM_STORES; store++) {
+            const uint64_t bytes = bits >> store & 1 ? e->store[store] : 0;
+            e->store_sums[0][bits] += bytes;
+            e->store_sums[1][bits] += store == TDM_STORE_Q ? 2 * bytes : bytes;
+        }
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
     e->lists = tdm_content_bytes(base, TDM_PAGE_LISTS, 0, tokens);
     e->means = tdm_content_bytes(base, TDM_PAGE_MEANS, 0, tokens);
+}
+
+static uint64_t logit_bytes(const struct tdm_estimator *e, uint64_t tile_tokens)
+{
+    uint64_t tokens = smaller(tile_tokens, e->base->chunk_tokens);
+    uint64_t bytes = tdm_content_bytes(e->base, TDM_LOGIT_TILE, 0, tokens);
+    if (tdm_vocabulary_tiles(e->base) == 1)
+        return bytes;
+    bytes = tdm_size_add(bytes, tdm_content_bytes(e->base, TDM_HEAD_LSE, 0, tokens));
+    return e->base->pass == TDM_EVALUATE
+               ? bytes
+               : tdm_size_add(bytes, tdm_content_bytes(e->base, TDM_HEAD_SUM, 0, tokens));
+}
+
+static void note_logits(struct tdm_estimator *e)
+{
+    uint64_t tokens = e->base->head_tile_tokens;
+    for (uint32_t i = 0; i < LOGIT_TILES; i++, tokens = (tokens + 1) / 2)
+        e->logits[i] = logit_bytes(e, tokens);
 }
 
 /* Workspace for gathered pages, with K and V of all layers on the host, beyond that of the base. */
@@ -90,6 +116,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     e->chunks = (uint32_t)chunks;
     e->far = tdm_far_place(base);
     note_sizes(e);
+    note_logits(e);
     note_votes(e);
     if (!tdm_estimator_note_units(e)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
@@ -125,8 +152,11 @@ void tdm_estimator_free(struct tdm_estimator *e)
 {
     if (e == NULL)
         return;
-    for (int state = 0; state < TDM_STATES; state++)
+    for (int state = 0; state < TDM_STATES; state++) {
         free(e->unit_bytes[state]);
+        free(e->slice_bytes[state]);
+        free(e->home_bytes[state]);
+    }
     free(e->gradient_bytes);
     free(e->chunk_list);
     free(e->tokens_before);
@@ -157,12 +187,9 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *e)
 
 uint64_t tdm_estimate_logits(const struct tdm_estimator *e, uint64_t tile_tokens)
 {
-    uint64_t tokens = smaller(tile_tokens, e->base->chunk_tokens);
-    uint64_t bytes = tdm_content_bytes(e->base, TDM_LOGIT_TILE, 0, tokens);
-    if (tdm_vocabulary_tiles(e->base) == 1)
-        return bytes;
-    bytes = tdm_size_add(bytes, tdm_content_bytes(e->base, TDM_HEAD_LSE, 0, tokens));
-    return e->base->pass == TDM_EVALUATE
-               ? bytes
-               : tdm_size_add(bytes, tdm_content_bytes(e->base, TDM_HEAD_SUM, 0, tokens));
+    uint64_t tokens = e->base->head_tile_tokens;
+    for (uint32_t i = 0; i < LOGIT_TILES; i++, tokens = (tokens + 1) / 2)
+        if (tokens == tile_tokens)
+            return e->logits[i];
+    return logit_bytes(e, tile_tokens);
 }

@@ -46,7 +46,7 @@ static double price_arc(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
     enum tdm_place place;
     double cost = 0, last = 0;
     for (uint32_t j = a; j < b; j++) { /* rows count layer 0 in another way */
-        if (j <= a + 1 || !r->is_alike[j])
+        if (j == a || j == 1 || !r->is_alike[j])
             last = tdm_price_layer(p, j, a, b, NULL, NULL);
         cost += last;
     }

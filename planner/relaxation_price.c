@@ -415,7 +415,7 @@ static double saved(const struct member *m, int s, const struct layer_cost *cost
 /* Workspace bytes that a store saves. */
 static double spared_work(const struct member *m, int s)
 {
-    return (double)spared_bytes(m->p->e, m->layer, (enum tdm_store)s);
+    return (double)spared_bytes(m->p->e, m->layer, 1u << s);
 }
 
 /* The best option for chunks of a class: keep (1), hold (2) or neither (0). In chunk-major order
@@ -898,11 +898,7 @@ double tdm_price_group(const struct tdm_pricing *p, uint32_t a, uint32_t b, stru
 uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer)
 {
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
-    for (int store = 0; store < TDM_STORES; store++)
-        work -= tdm_set_has(TDM_SEARCHED_SET, (enum tdm_store)store)
-                    ? spared_bytes(e, layer, (enum tdm_store)store)
-                    : 0;
-    return work;
+    return work - spared_bytes(e, layer, bits_of(TDM_SEARCHED_SET));
 }
 
 uint64_t tdm_head_work(const struct tdm_estimator *e)

@@ -30,7 +30,10 @@ void tdm_low_release(struct tdm_lowering *l, uint32_t buffer)
 void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                       enum tdm_part part)
 {
-    memset(&l->op, 0, sizeof(l->op));
+    /* operands that the last op did not have are still zero */
+    const size_t used = l->op.access_count * sizeof(l->op.access[0]);
+    memset(&l->op, 0, offsetof(struct tdm_op, access) + used);
+    memset(&l->op.flops, 0, sizeof(l->op) - offsetof(struct tdm_op, flops));
     l->op.kind = kind;
     l->op.part = part;
     l->op.phase = body->phase;

@@ -64,7 +64,7 @@ static void mark_set(struct mark *mark, uint32_t leaves, uint32_t first, uint32_
     }
     for (low = (first + leaves) >> 1; low > 0; low >>= 1)
         mark->most[low] = position;
-    for (high = (end - 1 + leaves) >> 1; high > 0; high >>= 1)
+    for (high = (end - 1 + leaves) >> 1; high > 0 && end - first > 1; high >>= 1)
         mark->most[high] = position;
 }
 
@@ -78,7 +78,7 @@ static uint64_t mark_last(const struct mark *mark, uint32_t leaves, uint32_t fir
     uint64_t last = 0;
     for (uint32_t node = first + leaves; node > 0; node >>= 1)
         last = larger(last, mark->cover[node]);
-    for (uint32_t node = end - 1 + leaves; node > 0; node >>= 1)
+    for (uint32_t node = end - 1 + leaves; node > 0 && end - first > 1; node >>= 1)
         last = larger(last, mark->cover[node]);
     for (uint32_t low = first + leaves, high = end + leaves; low < high; low >>= 1, high >>= 1) {
         if (low & 1)
@@ -225,8 +225,11 @@ static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
         for (uint32_t lane = 0; lane < order->lanes; lane++) {
             if (lane == (uint32_t)op->lane)
                 continue;
+            /* what the lane has waited for, or is going to, it need not look for */
+            const uint64_t known =
+                larger(waits->lane_position[lane], order->waited[op->lane][lane]);
             uint64_t last = state->birth[lane];
-            if (state->last[lane] > 0) {
+            if (state->last[lane] > known) {
                 const struct lane_marks *marks = &state->lanes[lane];
                 last = larger(last, mark_last(&marks->writes, leaves, first, end));
                 if (access->mode != TDM_READ)

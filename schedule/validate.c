@@ -381,6 +381,10 @@ static enum tdm_status check_order(const struct tdm_validator *v, const struct t
     parts_used(v, record, access, &first, &end);
     for (uint32_t lane = 0; lane < v->topology->lane_count && status == TDM_OK; lane++) {
         uint64_t due = record->birth[lane];
+        /* no use of a slot is later than the last use of the buffer */
+        const bool passed = record->last[lane] <= v->passed[op->lane][lane];
+        if (lane == (uint32_t)op->lane || (passed && due <= v->passed[op->lane][lane]))
+            continue;
         for (uint32_t k = 0; k < access->slots; k++)
             for (uint32_t part = first; part < end; part++) {
                 const struct uses *uses =
