@@ -100,7 +100,7 @@ bool tdm_fuzz_checkpoint(const uint8_t *data, size_t bytes)
     bool taken = tdm_fuzz_taken(tdm_checkpoint_open(directory, &checkpoint, &err), &err);
     if (taken) {
         struct tdm_history history = {0};
-        TDM_FUZZ_CHECK(checkpoint->step >= 1);
+        TDM_FUZZ_CHECK(checkpoint->step >= 1 || checkpoint->parts != NULL);
         if (tdm_fuzz_taken(tdm_checkpoint_history(checkpoint, &history, &err), &err))
             TDM_FUZZ_CHECK(history.count == checkpoint->step);
         tdm_history_free(&history);
