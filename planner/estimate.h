@@ -3,7 +3,7 @@
  * Estimates: lower bounds of a schedule's seconds and bytes, in closed form.
  *
  * A planner asks for tens of thousands of estimates, so an estimate lowers nothing. An estimator
- * is made once per chunk size. It lowers and simulates a step with one sequence per chunk length,
+ * is made once per chunk size. It lowers a step with one sequence per chunk length,
  * and records the cost and workspace of each part of a layer. A schedule's seconds are then counts
  * of bodies times these costs. Its bytes are the live bytes at the few moments where the peak can
  * be. Both agree with the simulator to a fraction of a percent, unless the compute lane waits for

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Costs of the parts of a layer, taken from small steps that are lowered and simulated. */
+/* Costs of the parts of a layer, taken from the ops of small steps. */
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
@@ -152,7 +152,7 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
                                                                              : TDM_KV_RECOMPUTE};
 }
 
-/* Lowers the small step and notes its ops. `kept` decides which costs are taken from it. */
+/* Goes through the small step and notes its ops. `kept` decides which costs are taken from it. */
 static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
                                       struct tdm_group *groups, enum tdm_set kept,
                                       struct tdm_error *err)
@@ -161,7 +161,7 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     struct tdm_schedule small;
     struct tdm_program *program = NULL;
     small_schedule(e->base, sequences, e->classes, kept, groups, &small);
-    enum tdm_status status = tdm_program_lower(&small, &program, err);
+    enum tdm_status status = tdm_program_declare(&small, &program, err);
     if (status != TDM_OK)
         return status;
     profile->program = program;

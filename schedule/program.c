@@ -295,9 +295,8 @@ void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_sche
     tdm_params_fill(schedule, &program->params);
 }
 
-static enum tdm_status lower(const struct tdm_schedule *schedule,
-                             const uint64_t capacity_bytes[TDM_MAX_PLACES], bool quick,
-                             bool sampled, struct tdm_program **out, struct tdm_error *err)
+static enum tdm_status declare(const struct tdm_schedule *schedule, bool sampled,
+                               struct tdm_program **out, struct tdm_error *err)
 {
     struct tdm_program *program = calloc(1, sizeof(*program));
     if (program == NULL)
@@ -312,8 +311,29 @@ static enum tdm_status lower(const struct tdm_schedule *schedule,
             : make_chunks(program, err);
     if (status == TDM_OK)
         status = tdm_buffers_declare(program, err);
-    if (status == TDM_OK)
-        status = find_ranges_and_pack(program, capacity_bytes, quick, err);
+    if (status != TDM_OK) {
+        tdm_program_free(program);
+        return status;
+    }
+    *out = program;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_program_declare(const struct tdm_schedule *schedule, struct tdm_program **out,
+                                    struct tdm_error *err)
+{
+    return declare(schedule, false, out, err);
+}
+
+static enum tdm_status lower(const struct tdm_schedule *schedule,
+                             const uint64_t capacity_bytes[TDM_MAX_PLACES], bool quick,
+                             bool sampled, struct tdm_program **out, struct tdm_error *err)
+{
+    struct tdm_program *program;
+    enum tdm_status status = declare(schedule, sampled, &program, err);
+    if (status != TDM_OK)
+        return status;
+    status = find_ranges_and_pack(program, capacity_bytes, quick, err);
     if (status != TDM_OK) {
         tdm_program_free(program);
         return status;

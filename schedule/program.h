@@ -33,6 +33,11 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
+/* The same without live ranges, offsets, peaks and numbers of ops, for those who only look at what a
+ * step does: it can be emitted, but not simulated or run. */
+enum tdm_status tdm_program_declare(const struct tdm_schedule *schedule,
+                                    struct tdm_program **program, struct tdm_error *err);
+
 /* The program as `rank` (below program->ranks) runs it: the same chunks and buffers, which belong
  * to `program`, with the ops of that rank. A program itself is that of rank 0. The result is not
  * freed. */
