@@ -75,7 +75,7 @@ double tdm_candidates_promised_seconds(const struct tdm_candidates *run)
 
 /* Is a bound so far from the least one that its schedules hardly win? They are then as far from
  * their bound as the best is from its own, or almost. */
-#define BETWEEN 0.5
+#define BETWEEN 0.35
 static bool hardly_wins(const struct tdm_candidates *run, double floor_seconds)
 {
     double best = tdm_candidates_best_seconds(run);

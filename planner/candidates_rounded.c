@@ -192,8 +192,8 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
         *set = TDM_SET_INPUT;
 }
 
-/* The winner, with another chunk size, as a rounding that was not searched yet. The caller adds or
- * frees it. */
+/* The winner, with another base, as a rounding that was not searched yet. The caller adds or frees
+ * it. */
 static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t size,
                                    struct tdm_rounded *rounded, struct tdm_error *err)
 {
@@ -202,6 +202,7 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
     struct tdm_group *groups = calloc((size_t)space->schedule->model->layers + 1, sizeof(*groups));
+    bool fixed[TDM_STATES];
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     *rounded = *from;
@@ -210,6 +211,10 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     rounded->simulated = false;
     rounded->groups = groups;
     memcpy(groups, from->groups, from->group_count * sizeof(*groups));
+    tdm_candidates_fixed_homes(run, size, fixed);
+    for (int state = 0; state < TDM_STATES; state++)
+        if (fixed[state])
+            rounded->homes[state] = space->bases[size].homes[state];
     for (uint32_t g = 0; g < from->group_count; g++) {
         scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
         scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
@@ -249,6 +254,9 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
                 !tdm_candidates_size_could_win(run, order, size))
                 continue;
             limits.evenly = limits.stashes = limits.deep = limits.no_structure = true;
+            limits.evenly_cost = tdm_candidates_best_seconds(run);
+            if (run->ratio[order][size] > 0)
+                limits.evenly_cost /= run->ratio[order][size];
             limits.travelled = travelled(run, 0);
             limits.slower = SLOWER;
             status = copy_winner(run, size, rounded, err);
@@ -272,10 +280,11 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
             status = vary_size(run, size, 0, err);
     if (status == TDM_OK)
         status = tdm_candidates_try_rounded(run, err);
-    if (status != TDM_OK || !tdm_candidates_could_win(run, 0) ||
+    if (status == TDM_OK && tdm_candidates_could_win(run, 0))
+        status = try_evenly(run, err);
+    if (status != TDM_OK ||
         run->simulation.step_seconds > AS_IT_IS * tdm_candidates_best_seconds(run))
         return status;
-    status = try_evenly(run, err);
     unsigned idle = 0; /* walks in a row that gained nothing */
     for (unsigned i = 0;
          i < TDM_WALKS && idle < MOST_IDLE && status == TDM_OK && tdm_candidates_could_win(run, 0);

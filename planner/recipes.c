@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "planner/places.h"
 #include "schedule/gather.h"
+#include "schedule/layout.h"
 #include "schedule/optimizer.h"
 
 #include <stdlib.h>
@@ -118,9 +119,10 @@ bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *
     return true;
 }
 
-/* Adds a base for a chunk size and a place of updates, if that place is searched. */
+/* Adds a base for a chunk size and a place of updates, if that place is searched. `ends`: on the
+ * host, where layers are updated, but embedding and head are at home and updated on the device. */
 static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place on,
-                                uint64_t chunk_tokens, struct tdm_error *err)
+                                uint64_t chunk_tokens, bool ends, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = space->schedule;
     const struct tdm_pins *pins = space->pins;
@@ -131,6 +133,8 @@ static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place o
     if (((pins->has_update_place || !trains) && on != schedule->optimizer.on) ||
         (tdm_is_far(on) && trains && !tdm_host_homes(schedule, pins, base->homes, &refused)))
         return TDM_OK;
+    for (int state = 0; state <= TDM_STATE_MOMENTS && ends; state++)
+        base->homes[state] = (struct tdm_home){0, TDM_DEVICE, TDM_DEVICE};
     base->optimizer.on = on;
     base->chunk_tokens = chunk_tokens;
     if (!pins->has_prefetch)
@@ -142,6 +146,27 @@ static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place o
     enum tdm_status status = tdm_estimator_new(base, &space->estimators[space->size_count], err);
     space->size_count += status == TDM_OK;
     return status;
+}
+
+/* Are bases with embedding and head on the device searched, where layers are updated on the host?
+ * Not if that is more than the device has, or homes are pinned, or in a quick search. */
+static bool may_bring_ends(const struct tdm_search_space *space)
+{
+    const struct tdm_schedule *schedule = space->schedule;
+    const struct tdm_pins *pins = space->pins;
+    const struct tdm_model *model = schedule->model;
+    static const enum tdm_content contents[] = {TDM_UNIT_WEIGHTS, TDM_UNIT_MASTER, TDM_UNIT_MOMENT1,
+                                                TDM_UNIT_MOMENT2};
+    uint64_t bytes = 0;
+    if (schedule->pass != TDM_TRAIN || space->least || pins->quick)
+        return false;
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (pins->has_home[state])
+            return false;
+    for (uint32_t unit = model->layers; unit < model->unit_count; unit++)
+        for (size_t i = 0; i < sizeof(contents) / sizeof(contents[0]); i++)
+            bytes = tdm_size_add(bytes, tdm_content_bytes(schedule, contents[i], unit, 0));
+    return bytes < schedule->memory_bytes;
 }
 
 enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -180,7 +205,10 @@ enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struc
     }
     for (int on = 0; on < TDM_PLANNED_PLACES; on++)
         for (uint32_t i = 0; i < count && status == TDM_OK; i++)
-            status = add_base(space, tdm_planned_place(schedule, on), sizes[i], err);
+            status = add_base(space, tdm_planned_place(schedule, on), sizes[i], false, err);
+    const bool ends = status == TDM_OK && may_bring_ends(space);
+    for (uint32_t i = 0; i < count && status == TDM_OK && ends; i++)
+        status = add_base(space, tdm_far_place(schedule), sizes[i], true, err);
     return status;
 }
 

@@ -26,7 +26,7 @@ struct tdm_tiles {
 struct tdm_recipe {
     uint32_t number; /* in order of enumeration */
     uint32_t list;   /* index of the group list */
-    uint32_t size;   /* index into the search space's bases: chunk size and place of updates */
+    uint32_t size;   /* index into the search space's bases */
     enum tdm_order order;
     enum tdm_place input_place, kept_place, held_place;
     bool kept, held;
@@ -39,8 +39,9 @@ struct tdm_recipe {
 };
 
 #define TDM_CHUNK_SIZES 8u
-/* Bases of a search: chunk sizes with updates on the device and on the host. */
-#define TDM_BASES (2 * TDM_CHUNK_SIZES)
+/* Bases of a search: chunk sizes with updates on the device, on the host, and there but for embedding
+ * and head. */
+#define TDM_BASES (3 * TDM_CHUNK_SIZES)
 
 struct tdm_search_space {
     struct tdm_schedule *schedule; /* borrowed; recipes are written into it */

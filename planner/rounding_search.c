@@ -18,8 +18,8 @@ static const struct stored_sets {
     {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
     {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
 };
-/* a start may be slower than what was searched longer by so much */
-#define EVENLY_SLOWER 1.02
+/* a start may be slower than the best schedule known by so much */
+#define EVENLY_SLOWER 1.04
 
 #define STORED_SETS (sizeof(stored_sets) / sizeof(stored_sets[0]))
 
@@ -43,13 +43,13 @@ static void make_equal_groups(struct tdm_local_search *s, uint32_t layers, enum 
     }
 }
 
-/* Places all state that may move on the device. */
-static void bring_home(struct tdm_local_search *s)
+/* Puts all state that may move at a place. */
+static void put_states(struct tdm_local_search *s, enum tdm_place place)
 {
+    const uint32_t layers = tdm_is_far(place) ? 0 : s->space->schedule->model->layers;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         if (!s->limits->fixed_homes[state])
-            s->point.homes[state] =
-                (struct tdm_home){s->space->schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
+            s->point.homes[state] = (struct tdm_home){layers, place, place};
 }
 
 /* Tries groups of equal sizes, with the homes found so far and with all state on the device: single
@@ -64,7 +64,7 @@ static void start_groups(struct tdm_local_search *s)
                 make_equal_groups(s, size,
                                   start % 2 ? tdm_far_place(s->space->schedule) : TDM_DEVICE);
                 if (start / 2)
-                    bring_home(s);
+                    put_states(s, TDM_DEVICE);
                 choose_sets(s, sets);
                 if (tdm_rounding_decide_fit(s))
                     best = sets;
@@ -98,12 +98,19 @@ static void start_homes(struct tdm_local_search *s)
             }
 }
 
-/* Groups of one layer: `far` of them keep all on the host, `poor` keep K, V and the queries there,
- * the others all on the device. Each kind is spread evenly: what layers of one kind send in a row
+/* Groups of one layer, each kind of which is spread evenly: what layers of one kind send in a row
  * would have to wait for the link. */
-static void lay_evenly(struct tdm_local_search *s, uint32_t far, uint32_t poor)
+struct layout {
+    uint32_t far;            /* layers that keep all on the host; the others, on the device, but */
+    enum tdm_place kv_place; /* as few as fit keep the queries there, and K and V here */
+    uint32_t stashed;        /* slots for chunks on their way to the host */
+    bool far_states;         /* all state is on the host */
+};
+
+/* `poor`: layers that keep less. */
+static void lay_evenly(struct tdm_local_search *s, const struct layout *layout, uint32_t poor)
 {
-    const uint32_t layers = s->space->schedule->model->layers;
+    const uint32_t layers = s->space->schedule->model->layers, far = layout->far;
     const enum tdm_place far_place = tdm_far_place(s->space->schedule);
     uint32_t others = 0; /* layers so far that do not keep all on the host */
     make_equal_groups(s, 1, far_place);
@@ -117,38 +124,49 @@ static void lay_evenly(struct tdm_local_search *s, uint32_t far, uint32_t poor)
         group->kept_place = is_far || is_poor ? far_place : TDM_DEVICE;
         group->held = TDM_SET_ATTENTION_OUTPUT;
         group->held_place = TDM_DEVICE;
-        group->kv_place = TDM_DEVICE;
+        group->kv_place = layout->kv_place;
     }
 }
 
-/* Takes the best of layers that keep all, of which any number keeps it on the host, with few slots
- * and many for chunks on their way there, and as few layers that keep less as fit. False: all are
- * much slower than the best so far. */
+static bool decide_evenly(struct tdm_local_search *s, const struct layout *layout)
+{
+    uint32_t poor = 0, high = s->space->schedule->model->layers - layout->far;
+    s->point.rings.stashed = layout->stashed;
+    if (layout->far_states)
+        put_states(s, tdm_far_place(s->space->schedule));
+    while (poor < high) {
+        const uint32_t middle = (poor + high) / 2;
+        lay_evenly(s, layout, middle);
+        if (tdm_rounding_fits(s))
+            high = middle;
+        else
+            poor = middle + 1;
+    }
+    lay_evenly(s, layout, poor);
+    return tdm_rounding_decide(s);
+}
+
+/* Takes the best of such layouts. False: all are much slower than the best so far. */
 static bool start_evenly(struct tdm_local_search *s)
 {
     const uint32_t layers = s->space->schedule->model->layers;
     bool better = false;
     if (s->limits->fixed_groups || s->limits->richest < TDM_SEARCHED_SET)
         return false;
-    s->best_cost *= EVENLY_SLOWER;
+    s->best_cost = EVENLY_SLOWER * fmin(s->best_cost, s->limits->evenly_cost);
     const uint32_t least = tdm_rounding_stashed(s, 0);
     const uint32_t most =
         s->limits->fixed_rings ? least : tdm_rounding_stashed(s, TDM_MOST_STASHED);
-    for (uint32_t stashed = least; stashed <= most; stashed *= 2)
-        for (uint32_t far = 0; far < layers; far++) {
-            uint32_t poor = 0, high = layers - far;
-            s->point.rings.stashed = stashed;
-            while (poor < high) {
-                const uint32_t middle = (poor + high) / 2;
-                lay_evenly(s, far, middle);
-                if (tdm_rounding_fits(s))
-                    high = middle;
-                else
-                    poor = middle + 1;
+    for (int way = 0; way < 2 * TDM_PLANNED_PLACES; way++)
+        for (uint32_t stashed = least; stashed <= most; stashed *= 2)
+            for (uint32_t far = 0; far < layers; far += way == 0 ? 1 : 1 + far / 4) {
+                const struct layout layout = {
+                    .far = far,
+                    .kv_place = tdm_planned_place(s->space->schedule, way / 2),
+                    .stashed = stashed,
+                    .far_states = way % 2 == 1};
+                better = decide_evenly(s, &layout) || better;
             }
-            lay_evenly(s, far, poor);
-            better = tdm_rounding_decide(s) || better;
-        }
     return better;
 }
 
