@@ -39,8 +39,8 @@ struct tdm_recipe {
 };
 
 #define TDM_CHUNK_SIZES 8u
-/* Bases of a search: chunk sizes with updates on the device, on the host, and there but for embedding
- * and head. */
+/* Bases of a search: chunk sizes with updates on the device, on the host, and there but for
+ * embedding and head. */
 #define TDM_BASES (3 * TDM_CHUNK_SIZES)
 
 struct tdm_search_space {

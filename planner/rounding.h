@@ -43,8 +43,8 @@ struct tdm_rounding_limits {
     bool evenly;   /* begins with layers that keep all, on the host or not, each kind spread evenly;
                       where these are slow, nothing is found: it does not fit */
     double evenly_cost; /* of the best schedule known: such layers may cost a little more */
-    bool stashes;  /* changes the number of slots for chunks on their way to the host, too */
-    bool deep;     /* the same, and moves of homes together with what fills the memory */
+    bool stashes;       /* changes the number of slots for chunks on their way to the host, too */
+    bool deep;          /* the same, and moves of homes together with what fills the memory */
     unsigned most_estimates;
     unsigned travelled;   /* points of a walk that leaves local optima */
     unsigned walk;        /* its number: each takes other moves */

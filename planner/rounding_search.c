@@ -160,11 +160,11 @@ static bool start_evenly(struct tdm_local_search *s)
     for (int way = 0; way < 2 * TDM_PLANNED_PLACES; way++)
         for (uint32_t stashed = least; stashed <= most; stashed *= 2)
             for (uint32_t far = 0; far < layers; far += way == 0 ? 1 : 1 + far / 4) {
-                const struct layout layout = {
-                    .far = far,
-                    .kv_place = tdm_planned_place(s->space->schedule, way / 2),
-                    .stashed = stashed,
-                    .far_states = way % 2 == 1};
+                const struct layout layout = {.far = far,
+                                              .kv_place =
+                                                  tdm_planned_place(s->space->schedule, way / 2),
+                                              .stashed = stashed,
+                                              .far_states = way % 2 == 1};
                 better = decide_evenly(s, &layout) || better;
             }
     return better;
