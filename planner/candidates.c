@@ -6,6 +6,8 @@
 #include "base/size.h"
 #include "planner/ladder.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,7 +80,15 @@ struct updates_at {
 /* Seconds of a step for comparison: the host is taken only if that is worth it. */
 static double weighed(const struct updates_at *at, double seconds)
 {
-    return tdm_is_far(at->on) ? WORTH_THE_HOST * seconds : seconds;
+    return tdm_is_far(at->on) ? WORTH_THE_HOST * seconds + WORTH_THE_HOST_SECONDS : seconds;
+}
+
+/* Seconds of a step at a place that come to so many for comparison; more than none. */
+static double unweighed(const struct updates_at *at, double seconds)
+{
+    if (!tdm_is_far(at->on))
+        return seconds;
+    return fmax((seconds - WORTH_THE_HOST_SECONDS) / WORTH_THE_HOST, DBL_MIN);
 }
 
 /* Continues the search at a place. `other`: the other one, or NULL. */
@@ -90,7 +100,7 @@ static void enter(struct tdm_candidates *run, const struct updates_at *at,
     run->winner = at->winner;
     run->simulation = at->simulation;
     run->other_seconds = other != NULL && other->found
-                             ? weighed(other, other->simulation.step_seconds) / weighed(at, 1)
+                             ? unweighed(at, weighed(other, other->simulation.step_seconds))
                              : 0;
 }
 

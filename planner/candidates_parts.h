@@ -25,9 +25,11 @@
 #define SLOWER_LATE 0.0015 /* the same after the first walk from the winner */
 #define TDM_WALKS 4u       /* from the winner, at a place of updates */
 
-/* Updates move to the host only if the step becomes faster by this factor: simulated times are not
- * more exact. If the bound rules that out, the host is not searched. */
+/* Updates move to the host only if the step becomes faster by this factor, since simulated times
+ * are not more exact, and by so many seconds, since the host's threads have to be woken, which
+ * machines do not state. If the bound rules that out, the host is not searched. */
 #define WORTH_THE_HOST 1.003
+#define WORTH_THE_HOST_SECONDS 1e-3
 
 /* Recipes by falling cost: the next one to examine is the last. */
 struct tdm_recipe_queue {
