@@ -3,11 +3,10 @@
  * Estimates: lower bounds of a schedule's seconds and bytes, in closed form.
  *
  * A planner asks for tens of thousands of estimates, so an estimate lowers nothing. An estimator
- * is made once per chunk size. It lowers a step with one sequence per chunk length,
- * and records the cost and workspace of each part of a layer. A schedule's seconds are then counts
- * of bodies times these costs. Its bytes are the live bytes at the few moments where the peak can
- * be. Both agree with the simulator to a fraction of a percent, unless the compute lane waits for
- * copies.
+ * is made once per chunk size. It lowers a step with one sequence per chunk length, and records the
+ * cost and workspace of each part of a layer. A schedule's seconds are then counts of bodies times
+ * these costs. Its bytes are the live bytes at the few moments where the peak can be. Both agree
+ * with the simulator to a fraction of a percent, unless the compute lane waits for copies.
  */
 #ifndef TDM_PLANNER_ESTIMATE_H
 #define TDM_PLANNER_ESTIMATE_H

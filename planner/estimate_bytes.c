@@ -214,8 +214,8 @@ static uint64_t means_bytes(const struct tdm_estimator *e)
 /* Moments of a group in layer-major order: the first backward chunk of its top layer and of its
  * lowest one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
-                                const struct stored *stored,
-                                const struct sweeping *sweeping, struct tdm_estimate *estimate)
+                                const struct stored *stored, const struct sweeping *sweeping,
+                                struct tdm_estimate *estimate)
 {
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
@@ -224,17 +224,18 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
     bool far_kept = tdm_is_far(span->group->kept_place), far = tdm_is_far(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
-    raise_to(&estimate->body_bytes, sweep_bytes(e, span, sweeping, span->top) + device + above * rows +
-                                        (far ? 0 : above * (held + outputs)));
-    raise_to(&estimate->bytes[e->far],
-             stored->kept[e->far] + stored->inputs[e->far] + (far ? above * (held + outputs) : 0) +
-                 host_gradients(e, span->top) + sweeping->far);
+    raise_to(&estimate->body_bytes, sweep_bytes(e, span, sweeping, span->top) + device +
+                                        above * rows + (far ? 0 : above * (held + outputs)));
+    raise_to(&estimate->bytes[e->far], stored->kept[e->far] + stored->inputs[e->far] +
+                                           (far ? above * (held + outputs) : 0) +
+                                           host_gradients(e, span->top) + sweeping->far);
     if (above > 0)
-        raise_to(&estimate->body_bytes,
-                 sweep_bytes(e, span, sweeping, span->first) + device - (far_kept ? 0 : above * kept) -
-                     lists_bytes(e, span->first + 1, span->top + 1) -
-                     (own_kv(span) ? above * n * e->kv : 0) +
-                     (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
+        raise_to(&estimate->body_bytes, sweep_bytes(e, span, sweeping, span->first) + device -
+                                            (far_kept ? 0 : above * kept) -
+                                            lists_bytes(e, span->first + 1, span->top + 1) -
+                                            (own_kv(span) ? above * n * e->kv : 0) +
+                                            (rows > 0 ? rows - e->row_slots * e->kv : 0) +
+                                            (far ? 0 : outputs));
 }
 
 /* Space for weights of embedding and head in chunk-major order, while the group that uses them

@@ -55,8 +55,8 @@ static void fetch_body(struct lane_clocks *c, struct lane_body *body)
     body->fetched = 0;
     if (layer_of(c, body)->far_input[body->reader]) {
         body->fetches |= BIT_OF_INPUT;
-        body->fetched = copy_in(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]),
-                                chunk_of(c, body)->x.in);
+        body->fetched =
+            copy_in(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]), chunk_of(c, body)->x.in);
     }
     if (stored->far == 0 || body->reader != INPUT_OF_LATER)
         return;

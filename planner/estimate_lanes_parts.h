@@ -35,8 +35,8 @@ struct lane_stored {
 
 #define HAS(mask, store) (((mask) >> (store)) & 1u)
 
-/* Seconds of a layer's chunks, [chunks] each: beside attention, and of it; and how many times longer
- * than the forward of a chunk's attention its gradient takes. */
+/* Seconds of a layer's chunks, [chunks] each: beside attention, and of it; and how many times
+ * longer than the forward of a chunk's attention its gradient takes. */
 struct lane_times {
     const struct layer_cost *cost;
     const double *attention;

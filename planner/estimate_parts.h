@@ -90,7 +90,8 @@ struct tdm_estimator {
      * norms compute, of more layers in chunk-major order */
     double lead_seconds, tail_seconds[TDM_ORDERS];
     uint64_t longest_tokens; /* of the longest chunk */
-    uint64_t logits[LOGIT_TILES]; /* bytes with the LM-head tile of the base, halved so many times */
+    uint64_t
+        logits[LOGIT_TILES]; /* bytes with the LM-head tile of the base, halved so many times */
     double
         *tokens_before; /* [chunks + 1]: tokens of the chunks before, in units of longest_tokens */
     struct layer_sweeps *sweeps; /* [layers]: of the current estimate */
@@ -99,8 +100,8 @@ struct tdm_estimator {
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
     /* [units]: tdm_estimator_slice_bytes(); at home, where slices have slots of one size */
     uint64_t *slice_bytes[TDM_STATES], *home_bytes[TDM_STATES];
-    uint64_t *gradient_bytes;         /* [units] */
-    uint32_t *slices;                 /* [units]: in which masters and moments pass (slices.h) */
+    uint64_t *gradient_bytes; /* [units] */
+    uint32_t *slices;         /* [units]: in which masters and moments pass (slices.h) */
     /* weights, optimizer states, tokens, and without an optimizer also gradients; the second
      * excludes these states */
     uint64_t resident_bytes[TDM_MAX_PLACES], stateless_bytes[TDM_MAX_PLACES];
@@ -121,7 +122,7 @@ struct tdm_estimator {
     /* of stores, by their bits; and where heads are normed, so that q also has its product, the
      * workspace that they save in a backward */
     uint64_t store_sums[2][1u << TDM_STORES];
-    uint64_t *votes_below;  /* [layers + 1]: number of lower layers whose queries vote for pages */
+    uint64_t *votes_below; /* [layers + 1]: number of lower layers whose queries vote for pages */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Transient
      * gradients are on the device while their layer (in chunk-major order: their group) goes

@@ -225,7 +225,8 @@ static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
         for (uint32_t lane = 0; lane < order->lanes; lane++) {
             if (lane == (uint32_t)op->lane)
                 continue;
-            /* what the lane has waited for, or is going to, it need not look for */
+            /* only a position beyond those for which the op's lane has waited, or this op waits,
+             * makes a difference */
             const uint64_t known =
                 larger(waits->lane_position[lane], order->waited[op->lane][lane]);
             uint64_t last = state->birth[lane];

@@ -33,8 +33,8 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err);
 
-/* The same without live ranges, offsets, peaks and numbers of ops, for those who only look at what a
- * step does: it can be emitted, but not simulated or run. */
+/* As tdm_program_lower(), but without live ranges, offsets, peaks and numbers of ops, for those who
+ * only look at what a step does: it can be emitted, but not simulated or run. */
 enum tdm_status tdm_program_declare(const struct tdm_schedule *schedule,
                                     struct tdm_program **program, struct tdm_error *err);
 
