@@ -52,18 +52,20 @@ void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
     to->rings = from->rings;
 }
 
-/* Sets the bound. Without a linear program, the best recipe is the bound if the estimates of all
- * recipes were examined. */
-static void say_bound(const struct tdm_candidates *run, bool trains, struct tdm_search *search)
+void tdm_search_set_bound(struct tdm_search *search, double seconds)
 {
-    double step = run->simulation.step_seconds;
-    search->bound_seconds = trains                 ? tdm_candidates_bound_of_all(run)
-                            : run->counts.complete ? step
-                                                   : 0;
-    if (search->bound_seconds > step) /* nothing that fits is faster */
-        search->bound_seconds = step;
+    const double step = search->simulation.step_seconds;
+    search->bound_seconds = seconds < step ? seconds : step;
     search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
-    search->binding = run->binding;
+}
+
+/* The bound. Without a linear program, the best recipe is the bound if the estimates of all
+ * recipes were examined. */
+static double bound_of(const struct tdm_candidates *run, bool trains)
+{
+    if (trains)
+        return tdm_candidates_bound_of_all(run);
+    return run->counts.complete ? run->simulation.step_seconds : 0;
 }
 
 /* A place of updates, and what the search found there. */
@@ -163,14 +165,14 @@ static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
 /* Searches both places of updates, or only the requested one; first where roundings promise more.
  * Computes bounds on the way. */
 static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, bool fixed,
-                                      enum tdm_place asked_on, struct tdm_error *err)
+                                      struct tdm_error *err)
 {
     struct updates_at places[TDM_PLANNED_PLACES] = {0}, *first = &places[0], *second = NULL;
     enum tdm_status status = TDM_OK;
     const bool bounds = trains && !run->space.pins->quick;
     run->counts.complete = true;
     for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
-        places[i].on = fixed ? asked_on : tdm_planned_place(run->space.schedule, i);
+        places[i].on = fixed ? run->asked.on : tdm_planned_place(run->space.schedule, i);
         run->on = places[i].on;
         if (bounds && (i == 0 || !fixed))
             status = tdm_candidates_find_floors(run, &places[i].floor_seconds, err);
@@ -253,21 +255,12 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
                                      const struct tdm_climb *climb, struct tdm_search *search,
                                      struct tdm_error *err)
 {
-    uint64_t limit_bytes[TDM_MAX_PLACES];
-    bool trains = schedule->pass == TDM_TRAIN;
-    enum tdm_status status = tdm_candidates_forget_homes(schedule, pins, err);
-    if (status != TDM_OK)
-        return status;
-    tdm_place_limits(schedule, limit_bytes);
-    struct tdm_home homes[TDM_STATES];
-    const struct tdm_rings rings = schedule->rings;
-    const enum tdm_place asked_on = schedule->optimizer.on;
+    const bool trains = schedule->pass == TDM_TRAIN;
     struct tdm_candidates run;
-    memcpy(homes, schedule->homes, sizeof(homes));
-    status = tdm_candidates_open(schedule, pins, limit_bytes, (int)TDM_MAX_PLACES, &run, err);
+    enum tdm_status status = tdm_candidates_open(schedule, pins, (int)TDM_MAX_PLACES, &run, err);
     const bool can_hold = status == TDM_OK && can_hold_state(&run);
     if (can_hold)
-        status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
+        status = look_at_places(&run, trains, pins->has_update_place || !trains, err);
     if (status == TDM_OK && trains && !pins->quick)
         status = tdm_candidates_enrich(&run, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
@@ -278,9 +271,7 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
         trains && !tdm_candidates_without(&run, TDM_ROUNDING) && !tdm_candidates_may_round(&run);
     search->counts = run.counts;
     if (status == TDM_OK && !run.found) {
-        memcpy(schedule->homes, homes, sizeof(homes));
-        schedule->rings = rings;
-        schedule->optimizer.on = asked_on;
+        tdm_candidates_restore(&run, schedule);
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
         search->bound_seconds = can_hold ? tdm_candidates_bound_of_all(&run) : NO_BOUND;
     }
@@ -288,11 +279,13 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
     const struct tdm_simulation simulation = run.simulation;
     if (status == TDM_OK)
         status = tdm_candidates_validate_best(&run, err);
-    if (status == TDM_OK)
-        say_bound(&run, trains, search);
     search->simulation = run.simulation;
+    if (status == TDM_OK) {
+        tdm_search_set_bound(search, bound_of(&run, trains));
+        search->binding = run.binding;
+    }
     if (status == TDM_OK && climb != NULL)
-        status = climb->found(climb->self, limit_bytes[TDM_DEVICE], schedule, &run.simulation, err);
+        status = climb->found(climb->self, schedule->memory_bytes, schedule, &run.simulation, err);
     if (status == TDM_OK && climb != NULL && tdm_candidates_may_round(&run)) {
         run.winner = winner; /* as it was before its complete packing */
         run.simulation = simulation;

@@ -97,6 +97,10 @@ struct tdm_search {
     struct tdm_relaxed binding; /* the linear program that sets the bound: prices, binding rows */
 };
 
+/* Sets the bound and the gap of a search with a simulation. What was found is fast enough to be the
+ * bound itself, if `seconds` is above it. */
+void tdm_search_set_bound(struct tdm_search *search, double seconds);
+
 /* Finds the fastest schedule whose used bytes are at most schedule->memory_bytes on the device and
  * schedule->host_memory_bytes on the host. Model, machine, sequences, dtypes, optimizer, page size
  * and prefetch are inputs from `schedule`. Its nest, the homes of state and the place of updates
@@ -108,8 +112,8 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
 
 /* The minimum used bytes of `place` for which some schedule fits, with the limit on the other place
  * kept. The first function is exact: it lowers and packs such a schedule. The second uses the
- * estimates of recipes and is much faster. TDM_INFEASIBLE: no schedule fits the other place's
- * limit. The nest of `schedule` is overwritten. */
+ * estimates of recipes and is much faster. *bytes is 0 if no schedule fits the other place's limit.
+ * The nest of `schedule` is overwritten. */
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,

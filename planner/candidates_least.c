@@ -4,8 +4,6 @@
 
 #include "schedule/program.h"
 
-#include <string.h>
-
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
 
@@ -61,41 +59,24 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
                                       enum tdm_place place, bool estimated, uint64_t enough,
                                       uint64_t *bytes, struct tdm_error *err)
 {
-    struct tdm_home homes[TDM_STATES];
+    const bool streams = schedule->pass == TDM_TRAIN;
     uint64_t least = TDM_SIZE_MAX;
-    enum tdm_status status = tdm_candidates_forget_homes(schedule, pins, err);
-    if (status != TDM_OK)
-        return status;
-    const enum tdm_place asked_on = schedule->optimizer.on;
-    bool trains = schedule->pass == TDM_TRAIN;
-    memcpy(homes, schedule->homes, sizeof(homes));
-    uint64_t limit_bytes[TDM_MAX_PLACES];
-    tdm_place_limits(schedule, limit_bytes);
-    limit_bytes[place] = TDM_SIZE_MAX;
     struct tdm_candidates run;
-    status = tdm_candidates_open(schedule, pins, limit_bytes, (int)place, &run, err);
-    run.on = asked_on;
+    enum tdm_status status = tdm_candidates_open(schedule, pins, (int)place, &run, err);
     if (status == TDM_OK)
         status = find_least(&run, place, estimated, enough, &least, err);
-    if (status == TDM_OK && trains && !tdm_is_far(asked_on)) {
+    if (status == TDM_OK && streams && !tdm_is_far(run.asked.on)) {
         tdm_candidates_stream_state(&run);
         status = find_least(&run, place, estimated, enough, &least, err);
     }
-    if (status == TDM_OK && trains && !tdm_is_far(asked_on) && !pins->has_update_place) {
+    if (status == TDM_OK && streams && !tdm_is_far(run.asked.on) && !pins->has_update_place) {
         run.on = tdm_far_place(schedule);
         status = find_least(&run, place, estimated, enough, &least, err);
     }
     tdm_candidates_close(&run);
-    memcpy(schedule->homes, homes, sizeof(homes));
-    schedule->optimizer.on = asked_on;
-    if (status != TDM_OK)
-        return status;
-    if (least == TDM_SIZE_MAX)
-        return tdm_fail(
-            err, TDM_INFEASIBLE, "no schedule fits the memory of the %s",
-            tdm_place_name(&schedule->machine->topology, tdm_other_place(schedule, place)));
-    *bytes = least;
-    return TDM_OK;
+    tdm_candidates_restore(&run, schedule);
+    *bytes = status == TDM_OK && least < TDM_SIZE_MAX ? least : 0;
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -108,10 +89,10 @@ enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struc
                                       enum tdm_place place, uint64_t enough, bool *is_enough,
                                       struct tdm_error *err)
 {
-    uint64_t bytes = TDM_SIZE_MAX;
+    uint64_t bytes = 0;
     enum tdm_status status = least_anywhere(schedule, pins, place, false, enough, &bytes, err);
-    *is_enough = status == TDM_OK && bytes <= enough;
-    return status == TDM_INFEASIBLE ? TDM_OK : status;
+    *is_enough = bytes > 0 && bytes <= enough;
+    return status;
 }
 
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
@@ -152,29 +133,19 @@ enum tdm_status tdm_candidates_least_proved(struct tdm_schedule *schedule,
                                             const struct tdm_pins *pins, enum tdm_place place,
                                             uint64_t *bytes, struct tdm_error *err)
 {
-    struct tdm_home homes[TDM_STATES];
-    const struct tdm_rings rings = schedule->rings;
-    const enum tdm_place asked_on = schedule->optimizer.on;
-    uint64_t limit_bytes[TDM_MAX_PLACES], least = TDM_SIZE_MAX;
+    uint64_t least = TDM_SIZE_MAX;
     struct tdm_candidates run;
     *bytes = 0;
     if (schedule->pass != TDM_TRAIN || schedule->ranks > 1)
         return TDM_OK;
-    memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = tdm_candidates_forget_homes(schedule, pins, err);
-    if (status != TDM_OK)
-        return status;
-    tdm_place_limits(schedule, limit_bytes);
-    status = tdm_candidates_open(schedule, pins, limit_bytes, (int)TDM_MAX_PLACES, &run, err);
+    enum tdm_status status = tdm_candidates_open(schedule, pins, (int)TDM_MAX_PLACES, &run, err);
     for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
         run.on = tdm_planned_place(schedule, i);
         if (!pins->has_update_place || run.on == schedule->optimizer.on)
             status = prove_least(&run, place, &least, err);
     }
     tdm_candidates_close(&run);
-    memcpy(schedule->homes, homes, sizeof(homes));
-    schedule->rings = rings;
-    schedule->optimizer.on = asked_on;
+    tdm_candidates_restore(&run, schedule);
     if (status == TDM_OK && least < TDM_SIZE_MAX)
         *bytes = least;
     return status;

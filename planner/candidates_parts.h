@@ -49,6 +49,11 @@ struct tdm_candidates {
     struct tdm_search_space space;
     struct tdm_recipe_queue queue;
     uint64_t limit_bytes[TDM_MAX_PLACES];
+    struct {
+        struct tdm_home homes[TDM_STATES];
+        struct tdm_rings rings;
+        enum tdm_place on;
+    } asked; /* of the schedule, when the search was opened */
     struct tdm_search_counts counts;
     uint64_t ops;
     bool no_memory;
@@ -110,11 +115,17 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
 
 /* ---- candidates_run.c ---- */
 
-/* Opens a search within limits. Its queue is sorted by the bytes of `queue_place`, or by seconds if
- * TDM_MAX_PLACES. Must be closed also on failure. TDM_USAGE, TDM_INPUT, TDM_NO_MEMORY. */
+/* Opens a search within the schedule's limits. Its queue is sorted by the bytes of `queue_place`,
+ * which is then not limited, or by seconds if TDM_MAX_PLACES. State that is not pinned starts where
+ * it is updated, whatever an earlier search found. Must be closed also on failure. TDM_USAGE: among
+ * others, homes do not allow the updates on the host that are asked for. TDM_INPUT,
+ * TDM_NO_MEMORY. */
 enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                    const uint64_t limit_bytes[TDM_MAX_PLACES], int queue_place,
-                                    struct tdm_candidates *run, struct tdm_error *err);
+                                    int queue_place, struct tdm_candidates *run,
+                                    struct tdm_error *err);
+
+/* Gives a schedule the homes, rings and place of updates with which the search was opened. */
+void tdm_candidates_restore(const struct tdm_candidates *run, struct tdm_schedule *schedule);
 
 /* Frees what a search owns. */
 void tdm_candidates_close(struct tdm_candidates *run);
@@ -141,11 +152,6 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
 
 /* Moves state that is not pinned to the host, except where it is updated there. */
 void tdm_candidates_stream_state(struct tdm_candidates *run);
-
-/* State that is not pinned starts on the device, whatever an earlier search found; on the host if
- * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
-enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
-                                            const struct tdm_pins *pins, struct tdm_error *err);
 
 /* Could a schedule that takes `seconds` or more be faster than the best so far, and is that one not
  * at the bound? */

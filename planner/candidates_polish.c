@@ -74,18 +74,6 @@ static const struct tdm_rounded *best_of(const struct tdm_candidates *run, int o
     return best;
 }
 
-/* Copies with separate groups, which the caller frees. False: out of memory. */
-static bool copy_rounded(const struct tdm_candidates *run, const struct tdm_rounded *from,
-                         struct tdm_rounded *copy)
-{
-    *copy = *from;
-    copy->groups = calloc((size_t)run->space.schedule->model->layers + 1, sizeof(*copy->groups));
-    if (copy->groups == NULL)
-        return false;
-    memcpy(copy->groups, from->groups, copy->group_count * sizeof(*copy->groups));
-    return true;
-}
-
 #define SMALL_OPS 600u
 
 /* Is a step so small that simulations are cheap, and waits inside bodies matter? */
@@ -104,7 +92,7 @@ static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm
     struct tdm_rounded point;
     limits.richest = richest;
     limits.doubtful = is_small(run);
-    if (!copy_rounded(run, from, &point))
+    if (!tdm_rounded_duplicate(&run->space, from, &point))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     point.order = order;
     if (start > 0)
@@ -183,7 +171,7 @@ enum tdm_status tdm_candidates_enrich(struct tdm_candidates *run, struct tdm_err
     enum tdm_status status = TDM_OK;
     if (!run->found || !tdm_candidates_may_round(run) || !may_enrich(run))
         return TDM_OK;
-    if (!copy_rounded(run, run->winner, &poorer))
+    if (!tdm_rounded_duplicate(&run->space, run->winner, &poorer))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     run->on = run->space.bases[poorer.size].optimizer.on;
     run->bound_of[run->on] = tdm_candidates_bound_of_all(run);

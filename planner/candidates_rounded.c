@@ -201,23 +201,20 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     const struct tdm_rounded *from = run->winner;
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
-    struct tdm_group *groups = calloc((size_t)space->schedule->model->layers + 1, sizeof(*groups));
     bool fixed[TDM_STATES];
-    if (groups == NULL)
+    if (!tdm_rounded_duplicate(space, from, rounded))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    *rounded = *from;
     rounded->size = size;
     rounded->turns = 0;
     rounded->simulated = false;
-    rounded->groups = groups;
-    memcpy(groups, from->groups, from->group_count * sizeof(*groups));
     tdm_candidates_fixed_homes(run, size, fixed);
     for (int state = 0; state < TDM_STATES; state++)
         if (fixed[state])
             rounded->homes[state] = space->bases[size].homes[state];
     for (uint32_t g = 0; g < from->group_count; g++) {
-        scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
-        scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
+        struct tdm_group *group = &rounded->groups[g];
+        scale_split(&group->kept, &group->kept_from_chunk, chunks, to_chunks);
+        scale_split(&group->held, &group->held_from_chunk, chunks, to_chunks);
     }
     return TDM_OK;
 }

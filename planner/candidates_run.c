@@ -3,6 +3,8 @@
  * and what could still win. */
 #include "planner/candidates_parts.h"
 
+#include "base/size.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,18 +17,46 @@
 
 /* ---- opening and closing ---- */
 
+/* State that is not pinned starts on the device, whatever an earlier search found; on the host if
+ * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
+static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    struct tdm_error *err)
+{
+    if (!pins->has_update_place)
+        schedule->optimizer.on = TDM_DEVICE;
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (!pins->has_home[state])
+            schedule->homes[state] =
+                (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
+    if (!pins->has_rings)
+        schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
+    if (tdm_is_far(schedule->optimizer.on) &&
+        !tdm_host_homes(schedule, pins, schedule->homes, err)) {
+        err->status = TDM_USAGE;
+        return TDM_USAGE;
+    }
+    return TDM_OK;
+}
+
 enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                    const uint64_t limit_bytes[TDM_MAX_PLACES], int queue_place,
-                                    struct tdm_candidates *run, struct tdm_error *err)
+                                    int queue_place, struct tdm_candidates *run,
+                                    struct tdm_error *err)
 {
     *run = (struct tdm_candidates){.queue = {.place = queue_place}, .bound_seconds = NO_BOUND};
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         run->bound_of[place] = NO_BOUND;
-    memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
+    tdm_place_limits(schedule, run->limit_bytes);
+    if (queue_place < (int)TDM_MAX_PLACES)
+        run->limit_bytes[queue_place] = TDM_SIZE_MAX;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         run->least_seconds[i / TDM_BASES][i % TDM_BASES] = NO_BOUND;
-    enum tdm_status status =
-        tdm_search_space_open(schedule, pins, queue_place < (int)TDM_MAX_PLACES, &run->space, err);
+    enum tdm_status status = forget_homes(schedule, pins, err);
+    memcpy(run->asked.homes, schedule->homes, sizeof(run->asked.homes));
+    run->asked.rings = schedule->rings;
+    run->asked.on = run->on = schedule->optimizer.on;
+    if (status == TDM_OK)
+        status = tdm_search_space_open(schedule, pins, queue_place < (int)TDM_MAX_PLACES,
+                                       &run->space, err);
     if (status != TDM_OK)
         return status;
     if (schedule->pass == TDM_TRAIN && queue_place == (int)TDM_MAX_PLACES) {
@@ -47,6 +77,13 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
     if (!ok)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
     return TDM_OK;
+}
+
+void tdm_candidates_restore(const struct tdm_candidates *run, struct tdm_schedule *schedule)
+{
+    memcpy(schedule->homes, run->asked.homes, sizeof(schedule->homes));
+    schedule->rings = run->asked.rings;
+    schedule->optimizer.on = run->asked.on;
 }
 
 void tdm_candidates_close(struct tdm_candidates *run)
@@ -128,25 +165,6 @@ void tdm_candidates_stream_state(struct tdm_candidates *run)
                 base->homes[state] = (struct tdm_home){0, far, far};
         tdm_estimator_set_state(space->estimators[i], base->homes, &base->rings);
     }
-}
-
-enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
-                                            const struct tdm_pins *pins, struct tdm_error *err)
-{
-    if (!pins->has_update_place)
-        schedule->optimizer.on = TDM_DEVICE;
-    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        if (!pins->has_home[state])
-            schedule->homes[state] =
-                (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
-    if (!pins->has_rings)
-        schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
-    if (tdm_is_far(schedule->optimizer.on) &&
-        !tdm_host_homes(schedule, pins, schedule->homes, err)) {
-        err->status = TDM_USAGE;
-        return TDM_USAGE;
-    }
-    return TDM_OK;
 }
 
 /* ---- what could win ---- */

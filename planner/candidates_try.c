@@ -9,18 +9,22 @@
 
 #include <string.h>
 
+/* What the runtime leaves of the limits. */
+static void find_capacities(const struct tdm_candidates *run,
+                            uint64_t capacity_bytes[TDM_MAX_PLACES])
+{
+    const struct tdm_place_row *places = run->space.schedule->machine->topology.places;
+    for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
+        capacity_bytes[place] = tdm_size_left(run->limit_bytes[place], places[place].runtime_bytes);
+}
+
 enum tdm_status tdm_candidates_lower(struct tdm_candidates *run, bool quick,
                                      struct tdm_program **program,
                                      uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     struct tdm_schedule *schedule = run->space.schedule;
-    uint64_t capacity_bytes[TDM_MAX_PLACES] = {0};
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(schedule, i);
-        uint64_t runtime = schedule->machine->topology.places[place].runtime_bytes;
-        uint64_t limit = run->limit_bytes[place];
-        capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
-    }
+    uint64_t capacity_bytes[TDM_MAX_PLACES];
+    find_capacities(run, capacity_bytes);
     enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
         status = quick ? tdm_program_lower_within(schedule, capacity_bytes, program, err)
@@ -159,16 +163,12 @@ static enum tdm_status grow_tile(struct tdm_candidates *run, struct tdm_error *e
 static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm_error *err)
 {
     struct tdm_program *program;
-    uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES] = {0};
+    uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES];
     tdm_rounded_write(&run->space, run->winner);
     enum tdm_status status = tdm_candidates_lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        enum tdm_place place = tdm_planned_place(run->space.schedule, i);
-        capacity_bytes[place] = run->limit_bytes[place] -
-                                run->space.schedule->machine->topology.places[place].runtime_bytes;
-    }
+    find_capacities(run, capacity_bytes);
     struct tdm_error reason;
     if (!within(run, used_bytes))
         status = tdm_fail(&reason, TDM_INTERNAL, "it does not fit");

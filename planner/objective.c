@@ -190,10 +190,10 @@ static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of
         return status;
     *limit = next.schedule->memory_bytes;
     status = least(next.schedule, &next.pins, TDM_DEVICE, bytes, err);
-    if (status == TDM_INFEASIBLE)
+    if (status == TDM_OK && *bytes == 0)
         *bytes = TDM_SIZE_MAX;
     tdm_objective_found_free(&next);
-    return status == TDM_INFEASIBLE ? TDM_OK : status;
+    return status;
 }
 
 /* Does a context fit by the minimum memory of recipes? This is faster than a search, and a yes is
@@ -478,9 +478,9 @@ static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
     if (status == TDM_OK)
         status = tdm_candidates_least(probe.schedule, &probe.pins, TDM_DEVICE, &least, err);
     tdm_objective_found_free(&probe);
-    if (status == TDM_OK && least < used_bytes(m->sizes.found))
+    if (status == TDM_OK && least > 0 && least < used_bytes(m->sizes.found))
         status = try_memory(m, least, &good, err);
-    return status == TDM_INFEASIBLE ? TDM_OK : status;
+    return status;
 }
 
 /* What no schedule is below. */

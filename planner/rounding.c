@@ -21,6 +21,17 @@ void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from)
     to->groups = groups;
 }
 
+bool tdm_rounded_duplicate(const struct tdm_search_space *space, const struct tdm_rounded *from,
+                           struct tdm_rounded *to)
+{
+    struct tdm_group *groups = calloc((size_t)space->schedule->model->layers + 1, sizeof(*groups));
+    if (groups == NULL)
+        return false;
+    to->groups = groups;
+    tdm_rounded_copy(to, from);
+    return true;
+}
+
 void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_rounded *rounded)
 {
     struct tdm_schedule *schedule = space->schedule;

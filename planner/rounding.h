@@ -64,6 +64,10 @@ void tdm_rounded_free(struct tdm_rounded *rounded);
 /* Copies into a struct with its own groups array, which must be large enough. */
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);
 
+/* Copies into a struct that owns groups of its own. False: out of memory. */
+bool tdm_rounded_duplicate(const struct tdm_search_space *space, const struct tdm_rounded *from,
+                           struct tdm_rounded *to);
+
 /* Improves a schedule by local search; the result is never worse, but with limits->evenly, where it
  * may be slower by its estimate. TDM_NO_MEMORY. */
 enum tdm_status tdm_improve(const struct tdm_search_space *space,

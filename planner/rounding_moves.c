@@ -16,27 +16,15 @@ static uint32_t moved(uint32_t from, int32_t by, uint32_t chunks)
     return to < 0 ? 0 : to > (int64_t)chunks ? chunks : (uint32_t)to;
 }
 
-/* Moves the split of what is kept; at the end nothing is kept. */
-static void move_kept(struct tdm_group *group, int32_t by, uint32_t chunks)
+/* Moves the split of what is kept or held; at the end nothing is. */
+static void move_split(enum tdm_set *set, uint32_t *from_chunk, int32_t by, uint32_t chunks)
 {
-    uint32_t from = group->kept == TDM_SET_INPUT ? chunks : group->kept_from_chunk;
-    from = moved(from, by, chunks);
-    if (from == chunks)
-        group->kept = TDM_SET_INPUT;
-    else if (group->kept == TDM_SET_INPUT)
-        group->kept = TDM_SET_ATTENTION_OUTPUT;
-    group->kept_from_chunk = from == chunks ? 0 : from;
-}
-
-static void move_held(struct tdm_group *group, int32_t by, uint32_t chunks)
-{
-    uint32_t from = group->held == TDM_SET_INPUT ? chunks : group->held_from_chunk;
-    from = moved(from, by, chunks);
-    if (from == chunks)
-        group->held = TDM_SET_INPUT;
-    else if (group->held == TDM_SET_INPUT)
-        group->held = TDM_SET_ATTENTION_OUTPUT;
-    group->held_from_chunk = from == chunks ? 0 : from;
+    const uint32_t to = moved(*set == TDM_SET_INPUT ? chunks : *from_chunk, by, chunks);
+    if (to == chunks)
+        *set = TDM_SET_INPUT;
+    else if (*set == TDM_SET_INPUT)
+        *set = TDM_SET_ATTENTION_OUTPUT;
+    *from_chunk = to == chunks ? 0 : to;
 }
 
 static enum tdm_set richer(enum tdm_set set, enum tdm_set richest)
@@ -90,9 +78,9 @@ void tdm_rounding_move_group(const struct tdm_local_search *s, struct tdm_group 
                              uint32_t chunks)
 {
     if (move < STEPS)
-        move_kept(group, steps[move], chunks);
+        move_split(&group->kept, &group->kept_from_chunk, steps[move], chunks);
     else if (move < 2 * STEPS)
-        move_held(group, steps[move - STEPS], chunks);
+        move_split(&group->held, &group->held_from_chunk, steps[move - STEPS], chunks);
     else
         change(s, group, (int)(move - 2 * STEPS));
 }
@@ -228,6 +216,15 @@ void tdm_rounding_move_layer(struct tdm_local_search *s, uint32_t g, bool up)
     s->point.group_count--;
 }
 
+void tdm_rounding_cut_group(struct tdm_local_search *s, uint32_t g, uint32_t below)
+{
+    struct tdm_group *group = &s->point.groups[g];
+    memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
+    group[1].layers -= below;
+    group->layers = below;
+    s->point.group_count++;
+}
+
 bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
                                   bool (*decided)(struct tdm_local_search *))
 {
@@ -244,10 +241,7 @@ bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
         struct tdm_group *group = &s->point.groups[g];
         if (group->layers < 2)
             continue;
-        memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
-        group->layers -= group->layers / 2;
-        group[1].layers /= 2;
-        s->point.group_count++;
+        tdm_rounding_cut_group(s, g, group->layers - group->layers / 2);
         better = decided(s) || better;
     }
     return better;

@@ -113,6 +113,9 @@ bool tdm_rounding_move_homes(struct tdm_local_search *s,
  * ends. */
 void tdm_rounding_move_layer(struct tdm_local_search *s, uint32_t g, bool up);
 
+/* Cuts group g in two, of which the lower has `below` layers. */
+void tdm_rounding_cut_group(struct tdm_local_search *s, uint32_t g, uint32_t below);
+
 /* Moves boundaries: one layer to the group above or below (which joins groups of one layer), or one
  * group cut in two. */
 bool tdm_rounding_move_boundaries(struct tdm_local_search *s,

@@ -3,7 +3,6 @@
 #include "planner/rounding_parts.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Sets and places that all groups store together, with the splits that fit. */
@@ -213,20 +212,15 @@ static enum tdm_status open_search(const struct tdm_search_space *space,
                                    struct tdm_rounded *rounded, struct tdm_local_search *s,
                                    struct tdm_error *err)
 {
-    uint32_t layers = space->schedule->model->layers;
-    struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
     *s = (struct tdm_local_search){.space = space,
                                    .limits = limits,
                                    .estimator = space->estimators[rounded->size],
-                                   .point = *rounded,
                                    .best = rounded,
                                    .enough = HUGE_VAL,
                                    .left = tdm_rounding_affordable(
                                        space, rounded->size, limits->deep, limits->most_estimates)};
-    if (groups == NULL)
+    if (!tdm_rounded_duplicate(space, rounded, &s->point))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    s->point.groups = groups;
-    memcpy(groups, rounded->groups, rounded->group_count * sizeof(*groups));
     memcpy(s->homes, rounded->homes, sizeof(s->homes));
     s->rings = rounded->rings;
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
@@ -248,7 +242,7 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
     tdm_rounded_copy(rounded, &s.point);
     if (limits->evenly && !start_evenly(&s)) {
         rounded->fits = false;
-        free(s.point.groups);
+        tdm_rounded_free(&s.point);
         return TDM_OK;
     }
     if (!limits->no_structure)
@@ -259,7 +253,7 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
         status = tdm_rounding_travel(&s, err);
     if (status == TDM_OK && limits->deep)
         search_finely(&s, true);
-    free(s.point.groups);
+    tdm_rounded_free(&s.point);
     return status;
 }
 
@@ -317,6 +311,6 @@ enum tdm_status tdm_polish(const struct tdm_search_space *space,
         decide_richest(&s, true);
     }
     search_finely(&s, true);
-    free(s.point.groups);
+    tdm_rounded_free(&s.point);
     return TDM_OK;
 }

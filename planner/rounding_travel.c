@@ -3,7 +3,6 @@
 #include "planner/rounding_parts.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -64,15 +63,11 @@ static void travel_boundary(struct tdm_local_search *s)
 {
     const uint32_t layers = s->space->schedule->model->layers;
     uint32_t g = draw(s, s->point.group_count), what = draw(s, 5);
-    struct tdm_group *group = &s->point.groups[g];
+    const struct tdm_group *group = &s->point.groups[g];
     if (s->limits->fixed_groups)
         return;
     if (what < 2 && group->layers >= 2 && s->point.group_count < layers) {
-        uint32_t below = 1 + draw(s, group->layers - 1);
-        memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
-        group[1].layers = group->layers - below;
-        group->layers = below;
-        s->point.group_count++;
+        tdm_rounding_cut_group(s, g, 1 + draw(s, group->layers - 1));
     } else if (g + 1 < s->point.group_count) {
         tdm_rounding_move_layer(s, g, draw(s, 2) == 0);
     }
@@ -124,13 +119,10 @@ static void travel_once(struct tdm_local_search *s)
 
 enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error *err)
 {
-    const uint32_t layers = s->space->schedule->model->layers;
-    struct tdm_rounded here = *s->best;
+    struct tdm_rounded here;
     double here_cost = s->best_cost;
-    here.groups = calloc((size_t)layers + 1, sizeof(*here.groups));
-    if (here.groups == NULL)
+    if (!tdm_rounded_duplicate(s->space, s->best, &here))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    tdm_rounded_copy(&here, s->best);
     const unsigned affordable =
         tdm_rounding_affordable(s->space, s->best->size, true, s->limits->travelled);
     const unsigned count = affordable < LEAST_POINTS && LEAST_POINTS < s->limits->travelled
@@ -160,6 +152,6 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
     }
     s->enough = HUGE_VAL;
     tdm_rounded_copy(&s->point, s->best);
-    free(here.groups);
+    tdm_rounded_free(&here);
     return TDM_OK;
 }

@@ -16,17 +16,6 @@ const char *tdm_binding_name(enum tdm_binding binding)
     return names[binding];
 }
 
-/* The minimum bytes of a place; 0 if the other place's limit rules out every schedule. */
-static enum tdm_status least_bytes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                   enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
-{
-    enum tdm_status status = tdm_candidates_least(schedule, pins, place, bytes, err);
-    if (status != TDM_INFEASIBLE)
-        return status;
-    *bytes = 0;
-    return TDM_OK;
-}
-
 static void set_context(struct tdm_schedule *schedule, uint64_t context)
 {
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
@@ -99,7 +88,7 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
         status =
             tdm_candidates_enough(schedule, pins, TDM_DEVICE, schedule->memory_bytes, &fits, err);
         if (status == TDM_OK && fits)
-            status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
+            status = tdm_candidates_least(schedule, pins, TDM_DEVICE, &bytes, err);
     }
     memcpy(schedule->homes, homes, sizeof(homes));
     if (fits) {
@@ -142,16 +131,18 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     for (uint32_t s = 1; s < schedule->sequence_count; s++)
         alike &= schedule->sequences[s].tokens == schedule->sequences[0].tokens;
 
-    enum tdm_status status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
+    enum tdm_status status =
+        tdm_candidates_least(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
     if (status == TDM_OK)
-        status = least_bytes(schedule, pins, far, &needed[far], err);
+        status = tdm_candidates_least(schedule, pins, far, &needed[far], err);
     if (status == TDM_OK && alike)
         status = longest_context(schedule, pins, &shortage.longest_context, err);
     if (status == TDM_OK && shortage.has_optimizer) {
         struct tdm_optimizer_settings settings = schedule->optimizer;
         struct tdm_dtypes dtypes = schedule->dtypes;
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
-        status = least_bytes(schedule, pins, TDM_DEVICE, &shortage.without_optimizer_bytes, err);
+        status = tdm_candidates_least(schedule, pins, TDM_DEVICE, &shortage.without_optimizer_bytes,
+                                      err);
         schedule->optimizer = settings;
         schedule->dtypes = dtypes;
     }
@@ -165,10 +156,10 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
         /* find a sufficient pair: the minimum on the device, and what the host needs with it */
         schedule->host_memory_bytes = TDM_SIZE_MAX;
-        status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
+        status = tdm_candidates_least(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
         schedule->memory_bytes = needed[TDM_DEVICE];
         if (status == TDM_OK)
-            status = least_bytes(schedule, pins, far, &needed[far], err);
+            status = tdm_candidates_least(schedule, pins, far, &needed[far], err);
     }
     schedule->memory_bytes = shortage.limit_bytes[TDM_DEVICE];
     schedule->host_memory_bytes = shortage.limit_bytes[far];

@@ -176,17 +176,15 @@ void tdm_solver_limit(struct tdm_solver *solver, int column, double least, doubl
 /* A copy of the program's matrix. */
 struct matrix {
     int rows, columns, entries;
-    int *first, *row, *line; /* [columns + 1], [entries], [rows + 1]; GLPK fills `line` */
-    double *value, *line_value, *row_factor, *column_factor;
+    int *first, *row; /* [columns + 1]; [entries + 1]: GLPK leaves out the first of an array */
+    double *value, *row_factor, *column_factor; /* [entries + 1], [rows], [columns] */
 };
 
 static void matrix_free(struct matrix *m)
 {
     free(m->first);
     free(m->row);
-    free(m->line);
     free(m->value);
-    free(m->line_value);
     free(m->row_factor);
     free(m->column_factor);
 }
@@ -198,27 +196,25 @@ static bool matrix_new(const struct tdm_solver *solver, struct matrix *m)
                          .entries = glp_get_num_nz(solver->problem)};
     m->first = calloc((size_t)m->columns + 1, sizeof(*m->first));
     m->row = calloc((size_t)m->entries + 1, sizeof(*m->row));
-    m->line = calloc((size_t)m->rows + 1, sizeof(*m->line));
     m->value = calloc((size_t)m->entries + 1, sizeof(*m->value));
-    m->line_value = calloc((size_t)m->rows + 1, sizeof(*m->line_value));
     m->row_factor = calloc((size_t)m->rows + 1, sizeof(*m->row_factor));
     m->column_factor = calloc((size_t)m->columns + 1, sizeof(*m->column_factor));
-    return m->first != NULL && m->row != NULL && m->line != NULL && m->value != NULL &&
-           m->line_value != NULL && m->row_factor != NULL && m->column_factor != NULL;
+    return m->first != NULL && m->row != NULL && m->value != NULL && m->row_factor != NULL &&
+           m->column_factor != NULL;
 }
 
 static void matrix_read(const struct tdm_solver *solver, struct matrix *m)
 {
-    int entry = 0;
+    int count = 0;
     for (int column = 0; column < m->columns; column++) {
-        int count = glp_get_mat_col(solver->problem, column + 1, m->line, m->line_value);
-        m->first[column] = entry;
-        for (int i = 1; i <= count; i++) {
-            m->row[entry] = m->line[i] - 1;
-            m->value[entry++] = fabs(m->line_value[i]);
-        }
+        m->first[column] = count;
+        count += glp_get_mat_col(solver->problem, column + 1, m->row + count, m->value + count);
     }
-    m->first[m->columns] = entry;
+    m->first[m->columns] = count;
+    for (int entry = 0; entry < count; entry++) {
+        m->row[entry] = m->row[entry + 1] - 1;
+        m->value[entry] = fabs(m->value[entry + 1]);
+    }
 }
 
 static enum tdm_status scale_matrix(struct tdm_solver *solver, struct matrix *m,

@@ -164,19 +164,11 @@ void tdm_sweep_set(struct tdm_request *request, enum tdm_sweep_axis axis, uint64
 static enum tdm_status find_shortage(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      struct tdm_sweep_point *point, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    const struct {
-        enum tdm_place place;
-        uint64_t *needed_bytes;
-    } ends[] = {{TDM_DEVICE, &point->needed_device_bytes},
-                {schedule->machine->topology.far, &point->needed_far_bytes}};
-    for (int i = 0; i < 2 && status == TDM_OK; i++) {
-        status = tdm_candidates_least(schedule, pins, ends[i].place, ends[i].needed_bytes, err);
-        if (status == TDM_INFEASIBLE) {
-            *ends[i].needed_bytes = 0;
-            status = TDM_OK;
-        }
-    }
+    enum tdm_status status =
+        tdm_candidates_least(schedule, pins, TDM_DEVICE, &point->needed_device_bytes, err);
+    if (status == TDM_OK)
+        status = tdm_candidates_least(schedule, pins, schedule->machine->topology.far,
+                                      &point->needed_far_bytes, err);
     point->binding = tdm_binding_of(point->needed_device_bytes, point->needed_far_bytes);
     return status;
 }
@@ -194,8 +186,7 @@ static void take_over(struct tdm_schedule *schedule, const struct tdm_sweep_poin
         return;
     tdm_copy_choices(schedule, below->schedule);
     search->simulation = below->search.simulation;
-    search->bound_seconds = fmin(search->bound_seconds, step);
-    search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
+    tdm_search_set_bound(search, search->bound_seconds);
     *status = TDM_OK;
 }
 

@@ -500,15 +500,6 @@ static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct
     return status;
 }
 
-/* A bound above the step is one of a plan that a limited search found. */
-static void set_bound(struct tdm_objective_found *found, double seconds)
-{
-    struct tdm_search *search = &found->search;
-    const double step = search->simulation.step_seconds;
-    search->bound_seconds = seconds < step ? seconds : step;
-    search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
-}
-
 /* Is a program the one that was simulated, by its ops and its memory? */
 static bool is_simulated(const struct tdm_program *program, const struct tdm_simulation *simulation)
 {
@@ -577,7 +568,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     if (status == TDM_OK && found->schedule != NULL && !team.fits)
         status = choose_exchange(found, err);
     if (status == TDM_OK && found->schedule != NULL)
-        set_bound(found, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
+        tdm_search_set_bound(&found->search, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)
         status =
             found->schedule == NULL ? tdm_team_nothing_fits(request, err) : validate(found, err);
