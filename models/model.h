@@ -258,8 +258,12 @@ enum tdm_base_kind {
     TDM_BASE_GPTQ, /* 4 bits */
     TDM_BASE_AWQ,
 };
+/* What the weights of a checkpoint are stored in that are made bf16 to be trained, and served as
+ * they are. */
+enum tdm_stored_weights { TDM_STORED_BF16, TDM_STORED_FP8, TDM_STORED_MXFP4 };
 struct tdm_base_weights {
     enum tdm_base_kind kind;
+    enum tdm_stored_weights stored;
     uint32_t group; /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
 };
 

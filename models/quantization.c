@@ -41,7 +41,11 @@ static void read_base(struct tdm_json_reader *reader, struct tdm_base_weights *b
     } else if (strcmp(method, "gptq") == 0 || strcmp(method, "awq") == 0) {
         base->kind = method[0] == 'g' ? TDM_BASE_GPTQ : TDM_BASE_AWQ;
         read_groups(reader, base);
-    } else if (strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0) {
+    } else if (strcmp(method, "fp8") == 0) {
+        base->stored = TDM_STORED_FP8;
+    } else if (strcmp(method, "mxfp4") == 0) {
+        base->stored = TDM_STORED_MXFP4;
+    } else {
         tdm_json_fail(reader, "quant_method",
                       "is \"%.40s\", which is not modelled; known are bitsandbytes, gptq, awq, and "
                       "fp8 and mxfp4, whose weights are made bf16 to train them",

@@ -314,7 +314,8 @@ static struct tdm_eager_value *join_rows(struct tdm_eager *m, struct tdm_eager_v
     static const struct tdm_eager_op op = {"CatBackward0", false, part_gradients};
     struct tdm_eager_value *y = tdm_value_new(m, rows, parts[0]->columns, parts[0]->element_bytes);
     struct tdm_eager_value *joined = NULL;
-    for (uint64_t i = 0; i < count;) {
+    uint64_t i = 0;
+    do {
         struct tdm_eager_value *inputs[TDM_MOST_INPUTS];
         uint32_t taken = 0;
         if (joined != NULL)
@@ -324,7 +325,7 @@ static struct tdm_eager_value *join_rows(struct tdm_eager *m, struct tdm_eager_v
         struct tdm_node *node = tdm_node_new(m, &op, inputs, taken);
         struct tdm_eager_value *next = tdm_node_finish(m, node, tdm_value_view(m, y));
         joined = tdm_replace(m, joined, next);
-    }
+    } while (i < count);
     tdm_drop(m, y);
     joined->view = false;
     return joined;

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,10 +182,69 @@ static bool has_prefill_ranks(const struct tdm_key_case *c)
     return c->settings->serving.prefill_ranks > 1;
 }
 
-static bool has_weight_groups(const struct tdm_key_case *c)
+#define USUAL_GROUP 128u
+
+/* What the config of the checkpoint says of its weights. Source: vllm/config/model.py
+ * _verify_quantization. */
+static enum tdm_serving_weights stored_weights(const struct tdm_model *model)
+{
+    static const enum tdm_serving_weights of_bases[] = {
+        [TDM_BASE_WHOLE] = TDM_SERVED_BF16,     [TDM_BASE_NF4] = TDM_SERVED_NF4,
+        [TDM_BASE_NF4_DOUBLE] = TDM_SERVED_NF4, [TDM_BASE_INT8] = TDM_SERVED_INT8,
+        [TDM_BASE_GPTQ] = TDM_SERVED_GPTQ,      [TDM_BASE_AWQ] = TDM_SERVED_AWQ};
+    return model->base.stored == TDM_STORED_FP8     ? TDM_SERVED_FP8
+           : model->base.stored == TDM_STORED_MXFP4 ? TDM_SERVED_MXFP4
+                                                    : of_bases[model->base.kind];
+}
+
+static const char *name_of(enum tdm_serving_weights weights)
+{
+    static const char *const names[] = {
+        [TDM_SERVED_BF16] = "none",        [TDM_SERVED_FP8] = "fp8",
+        [TDM_SERVED_INT8] = "int8",        [TDM_SERVED_AWQ] = "awq",
+        [TDM_SERVED_GPTQ] = "gptq",        [TDM_SERVED_NVFP4] = "nvfp4",
+        [TDM_SERVED_NF4] = "bitsandbytes", [TDM_SERVED_MXFP4] = "mxfp4"};
+    return names[weights];
+}
+
+const char *tdm_serving_settled_weights(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return name_of(stored_weights(c->model));
+}
+
+static uint64_t stored_group(const struct tdm_model *model)
+{
+    return model->base.group > 0 ? model->base.group : USUAL_GROUP;
+}
+
+const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text)
+{
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64, stored_group(c->model));
+    return text;
+}
+
+bool tdm_serving_has_groups(const struct tdm_key_case *c)
 {
     enum tdm_serving_weights weights = c->settings->serving.weights;
+    if (weights == TDM_SERVED_BF16)
+        weights = stored_weights(c->model);
     return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ;
+}
+
+static enum tdm_status settle_weights(const struct tdm_model *model, struct tdm_serving *s,
+                                      struct tdm_error *err)
+{
+    enum tdm_serving_weights stored = stored_weights(model);
+    if (s->weight_group == 0)
+        s->weight_group = stored_group(model);
+    if (s->weights != TDM_SERVED_BF16 && stored != TDM_SERVED_BF16 && s->weights != stored)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set quantization: the weights of %s are quantized already: %s",
+                        model->name, name_of(stored));
+    if (s->weights == TDM_SERVED_BF16)
+        s->weights = stored;
+    return TDM_OK;
 }
 
 static const struct tdm_key_need needs_scales = {
@@ -198,7 +258,7 @@ static const struct tdm_key_need needs_prompt = {"without kv_eviction=h2o or sna
 static const struct tdm_key_need needs_prefill = {"without prefill_context_parallel_size",
                                                   has_prefill_ranks};
 static const struct tdm_key_need needs_weight_groups = {"without quantization=awq or gptq",
-                                                        has_weight_groups};
+                                                        tdm_serving_has_groups};
 
 const struct tdm_method_key tdm_keys_serving[] = {
     {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.17|0.21", "0.21",
@@ -256,11 +316,12 @@ const struct tdm_method_key tdm_keys_serving[] = {
      FIELD(prefill_ranks), .least = 1, .most = MOST_RANKS},
     {"context_parallel_pass", "kv|q", "kv", "what goes round in the prefill: K and V, or Q",
      tdm_key_read_choice, FIELD(pass), .needs = {&needs_prefill}},
-    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", "none",
-     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
-     tdm_key_read_choice, FIELD(weights)},
-    {"group_size", "N", "128", "weights that share a scale", tdm_key_read_count,
-     FIELD(weight_group), .least = 1, .most = MOST_RANKS, .needs = {&needs_weight_groups}},
+    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", NULL,
+     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
+     tdm_key_read_choice, FIELD(weights), .settled = tdm_serving_settled_weights},
+    {"group_size", "N", NULL, "weights that share a scale: of the config, else 128",
+     tdm_key_read_count, FIELD(weight_group), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_weight_groups}, .settled = tdm_serving_settled_group},
     {"other_weights", "SIZE", "0",
      "weights that are loaded beside the language model, as those of a vision tower", read_size,
      FIELD(other_weights_bytes)},
@@ -330,6 +391,9 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     const struct tdm_serving *s = &settings->serving;
     bool windowed = is_windowed(model, s), divided = s->decode_ranks * s->prefill_ranks > 1;
     uint64_t path = 0;
+    enum tdm_status status = settle_weights(model, &settings->serving, err);
+    if (status != TDM_OK)
+        return status;
     if (model->latent.kv_rank > 0 &&
         (s->version < TDM_VLLM_0_8 || s->eviction != TDM_EVICT_NONE || s->prefill_ranks > 1)) {
         tdm_fail(err, TDM_USAGE,
@@ -340,7 +404,7 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
                                                  : "prefill_context_parallel_size");
         return tdm_hint(err, "leave that setting out");
     }
-    enum tdm_status status = check_ranks(model, settings, err);
+    status = check_ranks(model, settings, err);
     if (status != TDM_OK)
         return status;
     if (windowed && (divided || s->prefix_levels > 0 || s->eviction != TDM_EVICT_NONE)) {
@@ -389,6 +453,8 @@ static const char *assumption(const struct tdm_model *model,
     if (model->latent.kv_rank > 0)
         return "latent keys and values as vLLM's sources have them; compared with one log, of "
                "DeepSeek V2 Lite";
+    if (stored_weights(model) != TDM_SERVED_BF16)
+        return "weights as the model's config says that they are stored (quantization)";
     return NULL;
 }
 

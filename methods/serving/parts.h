@@ -4,6 +4,7 @@
 #define TDM_METHODS_SERVING_PARTS_H
 
 #include "methods/eager/eager.h"
+#include "methods/key.h"
 #include "methods/serving/serving.h"
 
 /* The layers of a pipeline stage: first, and one past the last. */
@@ -15,6 +16,12 @@ struct tdm_serving_layers tdm_serving_stage(const struct tdm_model *model,
                                             const struct tdm_serving *serving, uint32_t stage);
 
 /* Is there a vision tower whose weights nobody counted? */
+/* For keys: what the config of the checkpoint says of its weights, and their group. */
+const char *tdm_serving_settled_weights(const struct tdm_key_case *c, char *text);
+const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text);
+/* Do groups of weights have scales? */
+bool tdm_serving_has_groups(const struct tdm_key_case *c);
+
 bool tdm_serving_leaves_vision(const struct tdm_model *model,
                                const struct tdm_method_settings *settings);
 

@@ -56,19 +56,13 @@ static enum tdm_status read_batch(const struct tdm_method_key *key, const char *
     return strcmp(value, "auto") == 0 ? TDM_OK : tdm_key_read_count(key, value, settings, err);
 }
 
-static bool has_weight_groups(const struct tdm_key_case *c)
-{
-    enum tdm_serving_weights weights = c->settings->serving.weights;
-    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ;
-}
-
 static bool has_share(const struct tdm_key_case *c)
 {
     return c->settings->serving.static_share == 0;
 }
 
 static const struct tdm_key_need needs_weight_groups = {"without quantization=awq or gptq",
-                                                        has_weight_groups};
+                                                        tdm_serving_has_groups};
 static const struct tdm_key_need needs_rule = {"with mem_fraction_static", has_share};
 
 static const struct tdm_method_key keys[] = {
@@ -90,11 +84,12 @@ static const struct tdm_method_key keys[] = {
      .least = 1, .most = MOST_RANKS},
     {"pp_size", "N", "1", "GPUs that divide the layers", tdm_key_read_count, FIELD(pipeline_ranks),
      .least = 1, .most = MOST_RANKS},
-    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", "none",
-     "projections; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
-     tdm_key_read_choice, FIELD(weights)},
-    {"group_size", "N", "128", "weights that share a scale", tdm_key_read_count,
-     FIELD(weight_group), .least = 1, .most = MOST_RANKS, .needs = {&needs_weight_groups}},
+    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", NULL,
+     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
+     tdm_key_read_choice, FIELD(weights), .settled = tdm_serving_settled_weights},
+    {"group_size", "N", NULL, "weights that share a scale: of the config, else 128",
+     tdm_key_read_count, FIELD(weight_group), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_weight_groups}, .settled = tdm_serving_settled_group},
     {.name = NULL},
 };
 

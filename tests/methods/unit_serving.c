@@ -577,9 +577,56 @@ static void logs_are_met(void **state)
     }
 }
 
+/* What the config of a checkpoint says of its weights holds where no key does. */
+static void checkpoints_are_served_as_stored(void **state)
+{
+    static const struct {
+        const char *stored, *pair;
+        uint32_t group;
+        enum tdm_serving_weights weights;
+        enum tdm_status status;
+    } cases[] = {
+        {NULL, NULL, 128, TDM_SERVED_BF16, TDM_OK},
+        {NULL, "quantization=awq", 128, TDM_SERVED_AWQ, TDM_OK},
+        {"{\"quant_method\": \"awq\", \"group_size\": 64}", NULL, 64, TDM_SERVED_AWQ, TDM_OK},
+        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=32", 32, TDM_SERVED_AWQ,
+         TDM_OK},
+        {"{\"quant_method\": \"gptq\"}", "quantization=gptq", 128, TDM_SERVED_GPTQ, TDM_OK},
+        {"{\"quant_method\": \"fp8\"}", NULL, 128, TDM_SERVED_FP8, TDM_OK},
+        {"{\"load_in_4bit\": true}", NULL, 128, TDM_SERVED_NF4, TDM_OK},
+        {"{\"quant_method\": \"fp8\"}", "quantization=awq", 0, TDM_SERVED_BF16, TDM_USAGE},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_model *shipped, *model;
+        struct tdm_method_choices choices;
+        struct tdm_method_settings settings = {.torch = {.tokens = 1024, .batch = 1, .ranks = 1}};
+        struct tdm_error err;
+        assert_int_equal(tdm_model_load("qwen2.5-7b", &shipped, &err), TDM_OK);
+        json_t *config = json_deep_copy(shipped->config);
+        if (cases[i].stored != NULL)
+            json_object_set_new(config, "quantization_config",
+                                json_loads(cases[i].stored, 0, NULL));
+        assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_OK);
+        const char *pairs[] = {cases[i].pair};
+        assert_int_equal(tdm_method_apply(&tdm_serving_method, pairs, cases[i].pair != NULL,
+                                          &settings, &choices, &err),
+                         TDM_OK);
+        assert_int_equal(tdm_method_check(model, &settings, &err), cases[i].status);
+        if (cases[i].status == TDM_OK) {
+            assert_int_equal(settings.serving.weights, cases[i].weights);
+            assert_int_equal(settings.serving.weight_group, cases[i].group);
+        }
+        tdm_model_free(model);
+        tdm_model_free(shipped);
+        json_decref(config);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_are_served_as_stored),
         cmocka_unit_test(blocks_are_rounded),
         cmocka_unit_test(latent_keys_have_one_head),
         cmocka_unit_test(dtypes_have_scales),
