@@ -493,6 +493,10 @@ static enum tdm_status check_objective(const struct tdm_plan_arguments *a, struc
     if (a->request.ranks_per_node != 0 && ranks % a->request.ranks_per_node != 0)
         return tdm_fail(err, TDM_USAGE, "plan: --ranks-per-node %u does not divide %u rank%s",
                         a->request.ranks_per_node, ranks, ranks == 1 ? "" : "s");
+    if (a->request.joined != TDM_JOINED_AS_FITS && ranks == 1) {
+        tdm_fail(err, TDM_USAGE, "plan: --transport: one rank needs no transport");
+        return tdm_hint(err, "leave it out, or use --ranks");
+    }
     if (a->request.joined == TDM_JOINED_SHARED && a->request.ranks_per_node != 0 &&
         a->request.ranks_per_node < ranks)
         return tdm_fail(err, TDM_USAGE,

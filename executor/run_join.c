@@ -162,10 +162,16 @@ static enum tdm_status divide(const struct tdm_run_options *options,
         return tdm_hint(err, "mpirun -n N with an N that divides the ranks of the schedule");
     }
     const uint32_t here = tdm_processes_ranks(options->processes, ranks);
-    if (schedule->ranks_per_node > 0 && here > schedule->ranks_per_node && processes > 1) {
-        tdm_fail(err, TDM_INPUT, "%u ranks in a process, but the schedule has %u in a node", here,
-                 schedule->ranks_per_node);
-        return tdm_hint(err, "mpirun -n %u", ranks / schedule->ranks_per_node);
+    /* what NCCL takes on a GPU follows from the ranks of its node; elsewhere processes need not be
+     * nodes */
+    if (schedule->ranks_per_node > 0 && here > schedule->ranks_per_node && processes > 1 &&
+        options->backend->own_device_memory) {
+        tdm_fail(err, TDM_INPUT,
+                 "%u ranks in each of %u processes, but the schedule has %u in a node, and what "
+                 "NCCL takes on a GPU was planned for that",
+                 here, processes, schedule->ranks_per_node);
+        return tdm_hint(err, "mpirun -n %u, or plan with --ranks-per-node %u",
+                        ranks / schedule->ranks_per_node, here);
     }
     if (options->devices == NULL || options->device_count == here)
         return TDM_OK;

@@ -24,6 +24,10 @@ enum tdm_status tdm_transport_choose(const struct tdm_transport *asked,
                                      const struct tdm_transport **transport, struct tdm_error *err)
 {
     const bool planned = schedule->machine->joined_channels > 0;
+    if (asked != NULL && schedule->ranks == 1) {
+        tdm_fail(err, TDM_USAGE, "--transport %s: one rank needs no transport", asked->name);
+        return tdm_hint(err, "leave it out; plan --ranks N makes a schedule of several ranks");
+    }
     const struct tdm_transport *best = backend->own_device_memory && (processes > 1 || planned)
                                            ? &tdm_transport_nccl
                                        : processes == 1 ? &tdm_transport_shared

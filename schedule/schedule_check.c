@@ -161,6 +161,15 @@ static enum tdm_status check_homes(const struct tdm_schedule *schedule, const ch
     return TDM_OK;
 }
 
+/* The fewest ranks of a row that can divide the heads; 0: none can. */
+static uint32_t least_head_ranks(const struct tdm_schedule *schedule)
+{
+    for (uint32_t parts = 2; parts < schedule->ranks && parts <= TDM_MAX_HEAD_RANKS; parts++)
+        if (schedule->ranks % parts == 0 && schedule->model->kv_heads % parts == 0)
+            return parts;
+    return 0;
+}
+
 /* Ranks that divide the heads of attention. */
 static enum tdm_status check_heads(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
@@ -173,10 +182,15 @@ static enum tdm_status check_heads(const struct tdm_schedule *schedule, const ch
                  parts > TDM_MAX_HEAD_RANKS)) {
         tdm_fail(
             err, TDM_INPUT,
-            "%s: \"head_ranks\" is %u; %s needs a divisor of the %u ranks from 2 to %u that is "
-            "less than all",
-            file, parts, name, schedule->ranks, TDM_MAX_HEAD_RANKS);
-        return tdm_hint(err, "--set exchange.heads=N, or exchange=heads or gather");
+            "%s: \"head_ranks\" is %u; \"exchange\" %s needs a divisor of the %u ranks from 2 to "
+            "%u that is less than all",
+            file, schedule->head_ranks, name, schedule->ranks, TDM_MAX_HEAD_RANKS);
+        const uint32_t due = least_head_ranks(schedule);
+        return due == 0 ? tdm_hint(err, "use exchange=heads or gather")
+                        : tdm_hint(err,
+                                   "write \"head_ranks\": %u, which is --set exchange.heads=%u of "
+                                   "plan, or use another exchange",
+                                   due, due);
     }
     if (model->kv_heads % parts != 0) {
         tdm_fail(err, TDM_INPUT,

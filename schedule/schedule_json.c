@@ -517,7 +517,7 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     if (exchange != NULL && !tdm_exchange_kind_parse(exchange, &schedule->exchange))
         tdm_json_fail(reader, "exchange", "is \"%s\"; expected " TDM_EXCHANGE_NAMES, exchange);
     if (tdm_json_has(reader, "head_ranks"))
-        schedule->head_ranks = (uint32_t)tdm_json_count(reader, "head_ranks", 2, TDM_MAX_RANKS);
+        schedule->head_ranks = (uint32_t)tdm_json_count(reader, "head_ranks", 0, TDM_MAX_RANKS);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
