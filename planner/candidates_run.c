@@ -117,21 +117,6 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
 
 /* ---- homes of state ---- */
 
-void tdm_candidates_stream_state(struct tdm_candidates *run)
-{
-    struct tdm_search_space *space = &run->space;
-    const enum tdm_place far = tdm_far_place(space->schedule);
-    for (uint32_t i = 0; i < space->size_count; i++) {
-        struct tdm_schedule *base = &space->bases[i];
-        if (tdm_is_far(base->optimizer.on))
-            continue;
-        for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-            if (!space->pins->has_home[state])
-                base->homes[state] = (struct tdm_home){0, far, far};
-        tdm_estimator_set_state(space->estimators[i], base->homes, &base->rings);
-    }
-}
-
 enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
                                             const struct tdm_pins *pins, struct tdm_error *err)
 {

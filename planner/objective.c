@@ -59,13 +59,15 @@ static uint32_t ranks_of(const struct tdm_request *request)
     return request->ranks > 1 ? request->ranks : 1;
 }
 
-/* What several ranks would be planned for, for messages. */
+/* A request as a schedule with its ranks, which the search for several sets late. */
 static enum tdm_status make_team(const struct tdm_request *request,
                                  struct tdm_objective_found *found, struct tdm_error *err)
 {
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
-    if (status == TDM_OK)
-        found->schedule->ranks = request->ranks;
+    if (status == TDM_OK) {
+        found->schedule->ranks = ranks_of(request);
+        found->schedule->ranks_per_node = request->ranks_per_node;
+    }
     return status;
 }
 
@@ -85,13 +87,6 @@ enum tdm_status tdm_objective_time(const struct tdm_request *request, enum tdm_e
         return status;
     found->pins.quick = effort != TDM_EFFORT_FULL;
     return tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
-}
-
-static enum tdm_status no_fit(const struct tdm_request *request, const char *what,
-                              struct tdm_error *err)
-{
-    return ranks_of(request) > 1 ? tdm_team_nothing_fits(request, err)
-                                 : tdm_fail(err, TDM_INFEASIBLE, "%s", what);
 }
 
 /* Searches a request. *good: it fits and is fast enough. `found` then has the result. If nothing
@@ -157,8 +152,9 @@ struct contexts {
     uint64_t parts;             /* precision: one part in so many */
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* of the longest context that was good */
-    uint64_t unit;                     /* tokens per unit */
-    uint64_t most;                     /* maximum units */
+    bool by_least; /* the longest that surely fits is the answer: other searches take too long */
+    uint64_t unit; /* tokens per unit */
+    uint64_t most; /* maximum units */
 };
 
 typedef enum tdm_status (*least_of)(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -186,9 +182,18 @@ static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of
 static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fits,
                                    struct tdm_error *err)
 {
-    uint64_t bytes, limit;
-    enum tdm_status status = least_device(c, units, tdm_candidates_least, &bytes, &limit, err);
-    *fits = status == TDM_OK && bytes <= limit;
+    struct tdm_objective_found next = {0};
+    c->request.context = units * c->unit;
+    *fits = false;
+    if (c->request.context < ranks_of(&c->request)) /* every rank needs a token */
+        return TDM_OK;
+    enum tdm_status status = make_team(&c->request, &next, err);
+    if (status == TDM_OK)
+        status = tdm_candidates_enough(next.schedule, &next.pins, TDM_DEVICE,
+                                       next.schedule->memory_bytes, fits, err);
+    drop(&next);
+    if (status == TDM_OK && c->by_least)
+        tell(c->options, c->request.context, *fits);
     return status;
 }
 
@@ -205,6 +210,13 @@ static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *goo
     drop(&next);
     tell(c->options, c->request.context, *good);
     return TDM_OK;
+}
+
+/* Plans for a context that surely fits. */
+static enum tdm_status take_sure(struct contexts *c, uint64_t units, struct tdm_error *err)
+{
+    c->request.context = units * c->unit;
+    return tdm_objective_time(&c->request, TDM_EFFORT_LEAST, c->found, err);
 }
 
 /* A number near `value` in (low, high), a multiple of the largest power of two that the distance
@@ -245,7 +257,7 @@ static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *l
 static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *low,
                              struct tdm_error *err)
 {
-    const uint64_t first = *low / (ranks_of(&c->request) > 1 ? 2 : STRIDE);
+    const uint64_t first = *low / STRIDE;
     for (uint64_t stride = 1 + first; *low < c->most; stride *= 2) {
         uint64_t next = stride < c->most - *low ? *low + stride : c->most;
         bool good;
@@ -300,9 +312,12 @@ static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most,
     c->unit = unit;
     c->most = most;
     *units = 0;
-    enum tdm_status status =
-        ranks_of(&c->request) > 1 ? find_near(c, 0, &sure, err) : widen(c, fits_surely, &sure, err);
+    enum tdm_status status = widen(c, fits_surely, &sure, err);
     uint64_t first = sure > 0 ? sure : 1;
+    if (status == TDM_OK && c->by_least) {
+        *units = sure;
+        return sure > 0 ? take_sure(c, sure, err) : TDM_OK;
+    }
     if (status == TDM_OK)
         status = try_context(c, first, &good, err);
     if (status != TDM_OK)
@@ -319,7 +334,9 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
 {
     const bool team = ranks_of(request) > 1;
     struct tdm_objective_options quickly = *options;
-    struct contexts c = {.request = *request, .parts = team ? TEAM_PARTS : PARTS, .found = found};
+    struct contexts c = {.request = *request, .found = found};
+    c.by_least = team && options->most_seconds <= 0;
+    c.parts = team && !c.by_least ? TEAM_PARTS : PARTS;
     uint64_t units;
     quickly.quick = options->quick || team;
     c.options = &quickly;
@@ -339,11 +356,11 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
             drop(&one);
         } else if (status == TDM_OK) {
             keep(found, &one);
-            status = no_fit(request, "no context fits", err);
+            status = tdm_fail(err, TDM_INFEASIBLE, "no context fits");
         }
         return status;
     }
-    if (status == TDM_OK && team && !options->quick)
+    if (status == TDM_OK && team && !c.by_least && !options->quick)
         status = search_again(&c.request, found, err);
     if (status != TDM_OK)
         drop(found);
@@ -365,7 +382,11 @@ static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error
         if (tried > 0)
             status = try_context(c, tried, &good, err);
     }
-    return status == TDM_OK && !good ? tdm_team_nothing_fits(&c->request, err) : status;
+    if (status != TDM_OK || good)
+        return status;
+    c->request.context = ranks_of(&c->request);
+    status = make_team(&c->request, c->found, err);
+    return status == TDM_OK ? tdm_fail(err, TDM_INFEASIBLE, "no context fits") : status;
 }
 
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
@@ -514,6 +535,30 @@ static enum tdm_status search_fastest(const struct tdm_request *request,
     return try_search(request, options, found, good, err);
 }
 
+/* Of several ranks: the schedule with the least memory of recipes. */
+static enum tdm_status least_of_team(const struct tdm_request *request,
+                                     const struct tdm_objective_options *options,
+                                     struct tdm_objective_found *found, struct tdm_error *err)
+{
+    struct tdm_request within = *request;
+    uint64_t bytes = 0;
+    enum tdm_status status = make_team(request, found, err);
+    if (status != TDM_OK)
+        return status;
+    const uint64_t limit = found->schedule->memory_bytes;
+    status = tdm_candidates_least(found->schedule, &found->pins, TDM_DEVICE, &bytes, err);
+    if (status == TDM_INFEASIBLE || (status == TDM_OK && bytes > limit)) /* the caller explains */
+        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+    drop(found);
+    if (status != TDM_OK)
+        return status;
+    within.has_memory = true;
+    within.memory_bytes = tdm_least(limit, tdm_size_align(bytes, MIB));
+    status = tdm_objective_time(&within, TDM_EFFORT_LEAST, found, err);
+    tell(options, within.memory_bytes, status == TDM_OK);
+    return status;
+}
+
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
@@ -525,6 +570,8 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     bool good;
     quickly.quick = options->quick || team;
     *found = (struct tdm_objective_found){0};
+    if (team && options->most_seconds <= 0)
+        return least_of_team(request, options, found, err);
     enum tdm_status status = search_fastest(request, &quickly, &first, &good, err);
     if (status != TDM_OK)
         return status;
@@ -538,7 +585,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     keep(found, &first);
     m.found_quickly = true;
     if (!good) /* the caller explains why */
-        return no_fit(request, "no schedule fits", err);
+        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     status = begin_low(&m, err);
     if (status == TDM_OK)
         status = lessen(&m, err);
