@@ -87,13 +87,6 @@ enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *
     *miss = (struct tdm_own_miss){.binding = NULL};
     if (found->schedule == NULL)
         return TDM_INFEASIBLE;
-    if (found->schedule->ranks > 1) { /* the search has said it */
-        miss->device_bytes = found->schedule->memory_bytes;
-        miss->host_bytes = found->schedule->host_memory_bytes;
-        miss->host_memory_bytes = found->schedule->host_memory_bytes;
-        miss->binding = tdm_binding_name(TDM_BINDING_BOTH);
-        return TDM_INFEASIBLE;
-    }
     enum tdm_status status = tdm_shortage_find(found->schedule, &found->pins, &shortage, err);
     if (status != TDM_OK)
         return status;

@@ -105,7 +105,7 @@ enum tdm_status tdm_plan_finish(const struct tdm_plan_arguments *a, enum tdm_sta
 {
     struct tdm_objective_found *found = &result->found;
     enum tdm_status status = searched;
-    if (status == TDM_INFEASIBLE && found->schedule != NULL && found->schedule->ranks == 1 &&
+    if (status == TDM_INFEASIBLE && found->schedule != NULL &&
         tdm_search_space_check(found->schedule, &found->pins, err) == TDM_OK)
         return find_shortage(result, progress, err);
     if (status == TDM_OK && a->request.model != NULL)

@@ -112,8 +112,8 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
 
 /* The minimum used bytes of `place` for which some schedule fits, with the limit on the other place
  * kept. The first function is exact: it lowers and packs such a schedule. The second uses the
- * estimates of recipes and is much faster. *bytes is 0 if no schedule fits the other place's limit.
- * The nest of `schedule` is overwritten. */
+ * estimates of recipes and is much faster. Of several ranks both are tdm_team_least(). *bytes is 0
+ * if no schedule fits the other place's limit. The nest of `schedule` is overwritten. */
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
 enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,

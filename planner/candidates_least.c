@@ -2,7 +2,10 @@
 /* The least memory of a place for which some schedule fits. */
 #include "planner/candidates_parts.h"
 
+#include "planner/team_least.h"
 #include "schedule/program.h"
+
+#include <string.h>
 
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
@@ -54,6 +57,30 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
     return status;
 }
 
+/* tdm_team_least(), with the schedule's choices as they were, but for its nest. */
+static enum tdm_status least_of_team(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     enum tdm_place place, uint64_t enough, uint64_t *bytes,
+                                     struct tdm_error *err)
+{
+    struct tdm_home homes[TDM_STATES];
+    const struct tdm_rings rings = schedule->rings;
+    const enum tdm_place on = schedule->optimizer.on;
+    const enum tdm_exchange_kind exchange = schedule->exchange;
+    const uint32_t head_ranks = schedule->head_ranks;
+    const bool sliced_weights = schedule->sliced_weights;
+    memcpy(homes, schedule->homes, sizeof(homes));
+    enum tdm_status status = tdm_team_least(schedule, pins, place, enough, bytes, err);
+    memcpy(schedule->homes, homes, sizeof(homes));
+    schedule->rings = rings;
+    schedule->optimizer.on = on;
+    schedule->exchange = exchange;
+    schedule->head_ranks = head_ranks;
+    schedule->sliced_weights = sliced_weights;
+    if (status == TDM_INFEASIBLE)
+        *bytes = 0;
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
+}
+
 /* Tries state where the user put it, then streamed from the host, then updated on the host. */
 static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       enum tdm_place place, bool estimated, uint64_t enough,
@@ -61,12 +88,14 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
 {
     const bool streams = schedule->pass == TDM_TRAIN;
     uint64_t least = TDM_SIZE_MAX;
+    if (schedule->ranks > 1)
+        return least_of_team(schedule, pins, place, enough, bytes, err);
     struct tdm_candidates run;
     enum tdm_status status = tdm_candidates_open(schedule, pins, (int)place, &run, err);
     if (status == TDM_OK)
         status = find_least(&run, place, estimated, enough, &least, err);
     if (status == TDM_OK && streams && !tdm_is_far(run.asked.on)) {
-        tdm_candidates_stream_state(&run);
+        tdm_search_space_stream_state(&run.space);
         status = find_least(&run, place, estimated, enough, &least, err);
     }
     if (status == TDM_OK && streams && !tdm_is_far(run.asked.on) && !pins->has_update_place) {

@@ -150,8 +150,10 @@ void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
                                                           uint32_t size);
 
-/* Moves state that is not pinned to the host, except where it is updated there. */
-void tdm_candidates_stream_state(struct tdm_candidates *run);
+/* State that is not pinned starts on the device, whatever an earlier search found; on the host if
+ * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
+enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, struct tdm_error *err);
 
 /* Could a schedule that takes `seconds` or more be faster than the best so far, and is that one not
  * at the bound? */

@@ -131,7 +131,7 @@ enum tdm_status tdm_candidates_look_at_recipes(struct tdm_candidates *run, bool 
         status = try_recipes(run, err);
     if (status != TDM_OK || run->found || !trains || tdm_is_far(run->on))
         return status;
-    tdm_candidates_stream_state(run);
+    tdm_search_space_stream_state(&run->space);
     status = tdm_candidates_enumerate(run, err);
     return status == TDM_OK ? try_recipes(run, err) : status;
 }

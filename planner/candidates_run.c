@@ -19,8 +19,8 @@
 
 /* State that is not pinned starts on the device, whatever an earlier search found; on the host if
  * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
-static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                    struct tdm_error *err)
+enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
+                                            const struct tdm_pins *pins, struct tdm_error *err)
 {
     if (!pins->has_update_place)
         schedule->optimizer.on = TDM_DEVICE;
@@ -50,7 +50,7 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
         run->limit_bytes[queue_place] = TDM_SIZE_MAX;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         run->least_seconds[i / TDM_BASES][i % TDM_BASES] = NO_BOUND;
-    enum tdm_status status = forget_homes(schedule, pins, err);
+    enum tdm_status status = tdm_candidates_forget_homes(schedule, pins, err);
     memcpy(run->asked.homes, schedule->homes, sizeof(run->asked.homes));
     run->asked.rings = schedule->rings;
     run->asked.on = run->on = schedule->optimizer.on;
@@ -148,23 +148,6 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
     limits.fixed_rings = pins->has_rings;
     tdm_candidates_fixed_homes(run, size, limits.fixed_homes);
     return limits;
-}
-
-/* ---- homes of state ---- */
-
-void tdm_candidates_stream_state(struct tdm_candidates *run)
-{
-    struct tdm_search_space *space = &run->space;
-    const enum tdm_place far = tdm_far_place(space->schedule);
-    for (uint32_t i = 0; i < space->size_count; i++) {
-        struct tdm_schedule *base = &space->bases[i];
-        if (tdm_is_far(base->optimizer.on))
-            continue;
-        for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-            if (!space->pins->has_home[state])
-                base->homes[state] = (struct tdm_home){0, far, far};
-        tdm_estimator_set_state(space->estimators[i], base->homes, &base->rings);
-    }
 }
 
 /* ---- what could win ---- */

@@ -53,6 +53,8 @@ libtidemark_a_SOURCES += \
 	planner/solver.c planner/solver.h \
 	planner/sweep.c planner/sweep.h \
 	planner/ways.h \
+	planner/team_choices.c planner/team_choices.h \
+	planner/team_least.c planner/team_least.h \
 	planner/team_search.c planner/team_search.h
 
 cmocka_tests += tests/planner/unit_planner

@@ -59,18 +59,23 @@ static uint32_t ranks_of(const struct tdm_request *request)
     return request->ranks > 1 ? request->ranks : 1;
 }
 
-static uint64_t parts_of(const struct tdm_request *request)
+/* Of several ranks without a limit of seconds, the schedule that takes the least is the answer:
+ * other searches take too long. */
+static bool is_by_least(const struct tdm_request *request,
+                        const struct tdm_objective_options *options)
 {
-    return ranks_of(request) > 1 ? TEAM_PARTS : PARTS;
+    return ranks_of(request) > 1 && options->most_seconds <= 0;
 }
 
-/* What several ranks would be planned for, for messages. */
+/* A request as a schedule with its ranks, which the search for several sets late. */
 static enum tdm_status make_team(const struct tdm_request *request,
                                  struct tdm_objective_found *found, struct tdm_error *err)
 {
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
-    if (status == TDM_OK)
-        found->schedule->ranks = request->ranks;
+    if (status == TDM_OK) {
+        found->schedule->ranks = ranks_of(request);
+        found->schedule->ranks_per_node = request->ranks_per_node;
+    }
     return status;
 }
 
@@ -92,13 +97,6 @@ enum tdm_status tdm_objective_time(const struct tdm_request *request, enum tdm_e
     return tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
 }
 
-static enum tdm_status no_fit(const struct tdm_request *request, const char *what,
-                              struct tdm_error *err)
-{
-    return ranks_of(request) > 1 ? tdm_team_nothing_fits(request, err)
-                                 : tdm_fail(err, TDM_INFEASIBLE, "%s", what);
-}
-
 /* A search over sizes of a request: contexts, limits of memory or budgets. */
 struct sizes {
     struct tdm_request request; /* with the size that is tried */
@@ -108,6 +106,18 @@ struct sizes {
     struct tdm_objective_found *found; /* of the last size that was good */
     double seconds;                    /* of the last size; 0: it did not fit */
 };
+
+/* One part in so many is the precision of an answer. */
+static uint64_t parts_of(const struct sizes *s)
+{
+    return ranks_of(&s->request) > 1 && !is_by_least(&s->request, s->options) ? TEAM_PARTS : PARTS;
+}
+
+static void tell(const struct sizes *s, uint64_t size, bool good)
+{
+    if (s->options->tried != NULL)
+        s->options->tried(s->options->self, size, good);
+}
 
 /* Searches a request. *good: it fits and is fast enough. `found` then has the result. If nothing
  * fits, it has the request, for the reasons. */
@@ -136,8 +146,7 @@ static enum tdm_status try_size(struct sizes *s, uint64_t size, bool *good, stru
         (s->keeps_misses && s->seconds <= 0 && s->found->search.simulation.step_seconds <= 0))
         keep(s->found, &next);
     tdm_objective_found_free(&next);
-    if (s->options->tried != NULL)
-        s->options->tried(s->options->self, size, *good);
+    tell(s, size, *good);
     return TDM_OK;
 }
 
@@ -201,10 +210,27 @@ static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of
 static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fits,
                                    struct tdm_error *err)
 {
-    uint64_t bytes, limit;
-    enum tdm_status status = least_device(c, units, tdm_candidates_least, &bytes, &limit, err);
-    *fits = status == TDM_OK && bytes <= limit;
+    struct sizes *s = &c->sizes;
+    struct tdm_objective_found next = {0};
+    s->request.context = units * c->unit;
+    *fits = false;
+    if (s->request.context < ranks_of(&s->request)) /* every rank needs a token */
+        return TDM_OK;
+    enum tdm_status status = make_team(&s->request, &next, err);
+    if (status == TDM_OK)
+        status = tdm_candidates_enough(next.schedule, &next.pins, TDM_DEVICE,
+                                       next.schedule->memory_bytes, fits, err);
+    tdm_objective_found_free(&next);
+    if (status == TDM_OK && is_by_least(&s->request, s->options))
+        tell(s, s->request.context, *fits);
     return status;
+}
+
+/* Plans for a context that surely fits. */
+static enum tdm_status take_sure(struct contexts *c, uint64_t units, struct tdm_error *err)
+{
+    c->sizes.request.context = units * c->unit;
+    return tdm_objective_time(&c->sizes.request, TDM_EFFORT_LEAST, c->sizes.found, err);
 }
 
 static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *good,
@@ -236,7 +262,7 @@ typedef enum tdm_status (*context_test)(struct contexts *c, uint64_t units, bool
 static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *low, uint64_t high,
                               struct tdm_error *err)
 {
-    const uint64_t parts = parts_of(&c->sizes.request);
+    const uint64_t parts = parts_of(&c->sizes);
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && high - *low > 1 + *low / parts) {
         uint64_t middle = (uint64_t)sqrt((double)(*low > 0 ? *low : 1) * (double)high);
@@ -253,7 +279,7 @@ static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *l
 static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *low,
                              struct tdm_error *err)
 {
-    const uint64_t first = *low / (ranks_of(&c->sizes.request) > 1 ? 2 : STRIDE);
+    const uint64_t first = *low / STRIDE;
     for (uint64_t stride = 1 + first; *low < c->most; stride *= 2) {
         uint64_t next = stride < c->most - *low ? *low + stride : c->most;
         bool good;
@@ -308,8 +334,11 @@ static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most,
     c->unit = unit;
     c->most = most;
     *units = 0;
-    enum tdm_status status = ranks_of(&c->sizes.request) > 1 ? find_near(c, 0, &sure, err)
-                                                             : widen(c, fits_surely, &sure, err);
+    enum tdm_status status = widen(c, fits_surely, &sure, err);
+    if (status == TDM_OK && is_by_least(&c->sizes.request, c->sizes.options)) {
+        *units = sure;
+        return sure > 0 ? take_sure(c, sure, err) : TDM_OK;
+    }
     uint64_t first = sure > 0 ? sure : 1;
     if (status == TDM_OK)
         status = try_context(c, first, &good, err);
@@ -340,11 +369,11 @@ static enum tdm_status find_context(const struct tdm_request *request,
         status = try_search(&c.sizes, found, &good, err);
         const double seconds = found->search.simulation.step_seconds;
         if (status != TDM_OK || seconds <= 0)
-            return status == TDM_OK ? no_fit(request, "no context fits", err) : status;
+            return status == TDM_OK ? tdm_fail(err, TDM_INFEASIBLE, "no context fits") : status;
         tdm_objective_found_free(found);
         return too_slow(seconds, options->most_seconds, "a single token", err);
     }
-    if (status == TDM_OK && ranks_of(request) > 1)
+    if (status == TDM_OK && ranks_of(request) > 1 && !is_by_least(request, options))
         status = search_again(&c.sizes.request, found, err);
     if (status != TDM_OK)
         tdm_objective_found_free(found);
@@ -374,7 +403,11 @@ static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error
         if (tried > 0)
             status = try_context(c, tried, &good, err);
     }
-    return status == TDM_OK && !good ? tdm_team_nothing_fits(&c->sizes.request, err) : status;
+    if (status != TDM_OK || good)
+        return status;
+    c->sizes.request.context = ranks_of(&c->sizes.request);
+    status = make_team(&c->sizes.request, c->sizes.found, err);
+    return status == TDM_OK ? tdm_fail(err, TDM_INFEASIBLE, "no context fits") : status;
 }
 
 enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
@@ -438,7 +471,7 @@ static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
     uint64_t high = used_bytes(m->sizes.found), low = 0, stride = high / STRIDE;
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && high > low &&
-           high - low > tdm_most(high / parts_of(&m->sizes.request), MEMORY_STEP)) {
+           high - low > tdm_most(high / parts_of(&m->sizes), MEMORY_STEP)) {
         uint64_t next = low > 0 || stride >= high ? low + (high - low) / 2 : high - stride;
         bool good;
         status = try_memory(m, next, &good, err);
@@ -497,6 +530,29 @@ static enum tdm_status prove(struct memories *m, struct tdm_error *err)
     return status;
 }
 
+/* Of several ranks: the schedule with the least memory of recipes. */
+static enum tdm_status least_of_team(const struct sizes *s, struct tdm_error *err)
+{
+    struct tdm_objective_found *found = s->found;
+    struct tdm_request within = s->request;
+    uint64_t bytes = 0;
+    enum tdm_status status = make_team(&within, found, err);
+    if (status != TDM_OK)
+        return status;
+    const uint64_t limit = found->schedule->memory_bytes;
+    status = tdm_candidates_least(found->schedule, &found->pins, TDM_DEVICE, &bytes, err);
+    if (status == TDM_OK && (bytes == 0 || bytes > limit)) /* the caller explains why */
+        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+    tdm_objective_found_free(found);
+    if (status != TDM_OK)
+        return status;
+    within.has_memory = true;
+    within.memory_bytes = tdm_least(limit, tdm_size_align(bytes, MIB));
+    status = tdm_objective_time(&within, TDM_EFFORT_LEAST, found, err);
+    tell(s, within.memory_bytes, status == TDM_OK);
+    return status;
+}
+
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
@@ -506,6 +562,9 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         .sizes = {
             .request = *request, .options = options, .effort = TDM_EFFORT_FIRST, .found = found}};
     bool good;
+    *found = (struct tdm_objective_found){0};
+    if (is_by_least(request, options))
+        return least_of_team(&m.sizes, err);
     /* the fastest schedule, of which only what it uses matters: a quick search is enough, unless
      * its result takes too long or nothing fits */
     enum tdm_status status = try_search(&m.sizes, found, &good, err);
@@ -522,7 +581,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         return too_slow(seconds, options->most_seconds, "the fastest schedule that fits", err);
     }
     if (!good) /* the caller explains why */
-        return no_fit(request, "no schedule fits", err);
+        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     m.runtime_bytes = found->schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
     m.found_by = TDM_EFFORT_FIRST;
     m.sizes.effort = team ? TDM_EFFORT_FIRST : TDM_EFFORT_FULL;

@@ -3,10 +3,11 @@
  * Objectives other than time: the longest context that fits, and the minimum device memory that is
  * enough; both optionally with a maximum step time.
  *
- * Both search by strides and bisection, to within 0.2% (of several ranks 3%, by searches that end
- * with the first that fits). They assume that if a size fits, all smaller ones do, and that more
- * tokens or less memory never make a step faster. The result is a normal plan: searched, lowered,
- * simulated and validated.
+ * Both search by strides and bisection, to within 0.2%. Of several ranks they look for the schedule
+ * that takes the least device memory (team_least.h); with a maximum step time they search as for
+ * one rank, to within 3%, by searches that end with the first that fits. They assume that if a size
+ * fits, all smaller ones do, and that more tokens or less memory never make a step faster. The
+ * result is a normal plan: searched, lowered, simulated and validated.
  */
 #ifndef TDM_PLANNER_OBJECTIVE_H
 #define TDM_PLANNER_OBJECTIVE_H
@@ -50,6 +51,7 @@ enum tdm_effort {
     TDM_EFFORT_QUICK, /* as in tdm_pins; of several ranks without the last searches */
     TDM_EFFORT_FIRST, /* the same; of several ranks the first schedule that fits is enough */
     TDM_EFFORT_FIT,   /* the same; and its other choices, which fit, are not compared */
+    TDM_EFFORT_LEAST, /* quick; of several ranks the schedule that takes the least device memory */
 };
 
 /* The fastest step that fits: of one rank tdm_candidates_search(), of several tdm_team_search().

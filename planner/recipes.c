@@ -221,6 +221,20 @@ void tdm_search_space_close(struct tdm_search_space *space)
     space->size_count = 0;
 }
 
+void tdm_search_space_stream_state(struct tdm_search_space *space)
+{
+    const enum tdm_place far = tdm_far_place(space->schedule);
+    for (uint32_t i = 0; i < space->size_count; i++) {
+        struct tdm_schedule *base = &space->bases[i];
+        if (tdm_is_far(base->optimizer.on))
+            continue;
+        for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+            if (!space->pins->has_home[state])
+                base->homes[state] = (struct tdm_home){0, far, far};
+        tdm_estimator_set_state(space->estimators[i], base->homes, &base->rings);
+    }
+}
+
 /* ---- enumeration ---- */
 
 static bool has_inner_layers(const struct tdm_group_list *list)

@@ -72,6 +72,9 @@ enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struc
                                       struct tdm_error *err);
 void tdm_search_space_close(struct tdm_search_space *space);
 
+/* Moves state that is not pinned to the host, except where it is updated there. */
+void tdm_search_space_stream_state(struct tdm_search_space *space);
+
 /* Receives a recipe; false ends the enumeration. */
 typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
 

@@ -45,14 +45,15 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     enum tdm_status status = TDM_OK;
     *longest = 0;
     bool any;
-    /* if one token does not fit, weights and states are too large */
-    status = context_fits(schedule, pins, 1, &any, err);
+    /* if one token of each rank does not fit, weights and states are too large */
+    status = context_fits(schedule, pins, schedule->ranks, &any, err);
     if (status == TDM_OK && !any)
         high = 0;
     while (status == TDM_OK && high - low > 1 + low / 1024) {
         uint64_t middle = low + (high - low) / 2;
-        bool fits;
-        status = context_fits(schedule, pins, middle * step, &fits, err);
+        bool fits = middle * step <= schedule->ranks;
+        if (!fits)
+            status = context_fits(schedule, pins, middle * step, &fits, err);
         if (fits)
             low = middle;
         else
@@ -175,28 +176,34 @@ uint64_t tdm_shortage_missing(const struct tdm_shortage *shortage, enum tdm_plac
 }
 
 /* "the least that a quick search finds is ..." */
-static void say_short(const struct tdm_shortage *shortage, const struct tdm_topology *topology,
+static void say_short(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                       enum tdm_place place, char *out, size_t out_bytes)
 {
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    const char *of = schedule->ranks == 1                         ? ""
+                     : tdm_schedule_sharers(schedule, place) == 1 ? " of each rank"
+                     : schedule->ranks_per_node == 0              ? " of all ranks"
+                                                                  : " of each node";
     char limit[TDM_FORMAT_SIZE], gap[TDM_FORMAT_SIZE], needed[TDM_FORMAT_SIZE];
     char size[TDM_FORMAT_SIZE], proved[64] = "";
     if (shortage->proved_bytes[place] > 0)
         snprintf(proved, sizeof(proved), " (none takes less than %s)",
                  tdm_format_bytes(shortage->proved_bytes[place], size));
-    snprintf(out, out_bytes,
-             "the least that a quick search finds is %s of %s memory%s, %s more than the %s given",
-             tdm_format_bytes(shortage->needed_bytes[place], needed),
-             tdm_place_name(topology, place), proved,
-             tdm_format_bytes(tdm_shortage_missing(shortage, place), gap),
-             tdm_format_bytes(shortage->limit_bytes[place], limit));
+    snprintf(
+        out, out_bytes,
+        "the least that a quick search finds is %s of %s memory%s%s, %s more than the %s given",
+        tdm_format_bytes(shortage->needed_bytes[place], needed), tdm_place_name(topology, place),
+        of, proved, tdm_format_bytes(tdm_shortage_missing(shortage, place), gap),
+        tdm_format_bytes(shortage->limit_bytes[place], limit));
 }
 
 static void say_what_is_short(const struct tdm_shortage *shortage,
-                              const struct tdm_topology *topology, struct tdm_error *err)
+                              const struct tdm_schedule *schedule, struct tdm_error *err)
 {
+    const struct tdm_topology *topology = &schedule->machine->topology;
     char device[256], host[256], limit[TDM_FORMAT_SIZE], other[TDM_FORMAT_SIZE];
-    say_short(shortage, topology, TDM_DEVICE, device, sizeof(device));
-    say_short(shortage, topology, topology->far, host, sizeof(host));
+    say_short(shortage, schedule, TDM_DEVICE, device, sizeof(device));
+    say_short(shortage, schedule, topology->far, host, sizeof(host));
     tdm_format_bytes(shortage->limit_bytes[TDM_DEVICE], limit);
     tdm_format_bytes(shortage->limit_bytes[topology->far], other);
     switch (shortage->binding) {
@@ -355,7 +362,7 @@ static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm
 enum tdm_status tdm_shortage_fail(const struct tdm_shortage *shortage,
                                   const struct tdm_schedule *schedule, struct tdm_error *err)
 {
-    say_what_is_short(shortage, &schedule->machine->topology, err);
+    say_what_is_short(shortage, schedule, err);
     say_what_helps(shortage, schedule, err);
     return TDM_INFEASIBLE;
 }

@@ -200,10 +200,7 @@ static enum tdm_status plan_point(const struct tdm_request *request,
     point->search = found.search;
     for (int i = 0; i < 2; i++)
         take_over(found.schedule, below[i], &status, &point->search);
-    if (status == TDM_INFEASIBLE && request->ranks > 1) {
-        point->binding = TDM_BINDING_BOTH; /* the least of several ranks is not known */
-        status = TDM_OK;
-    } else if (status == TDM_INFEASIBLE) {
+    if (status == TDM_INFEASIBLE) {
         status = find_shortage(found.schedule, &found.pins, point, err);
     } else if (status == TDM_OK) {
         point->schedule = found.schedule;

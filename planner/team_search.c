@@ -3,6 +3,8 @@
 #include "planner/team_search.h"
 
 #include "base/size.h"
+#include "planner/team_choices.h"
+#include "planner/team_least.h"
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
 #include "schedule/validate.h"
@@ -13,22 +15,9 @@
 /* Halvings of the range between the memory that each rank has and that of all together. */
 #define HALVINGS 4u
 
-/* Chunks of each rank: with fewer, the ranks' work differs; with more, chunks are needlessly short
- * for the kernels. Sizes are tried from the longest that gives so many down to the shortest good
- * one; shorter ones are for sequences of which a rank would have no chunk. */
-#define LEAST_ROUNDS 4u
-#define LONGEST_CHUNK 16384u
-#define SHORTEST_GOOD_CHUNK 512u
-#define SHORTEST_CHUNK 128u
-#define SIZES 2u
-
 /* Another exchange than a schedule's is tried with all other choices if it takes at most this share
  * more time with the same ones. */
 #define EXCHANGE_SLACK 0.03
-
-/* Rings of more ranks are tried only if they are asked for: a round takes as many hops as there are
- * ranks, and simulating it too. */
-#define MOST_RING_RANKS 16u
 
 /* The most chunks of a plan for one rank, which takes time for each: above, its chunks are a power
  * of two times as long as the ranks'. */
@@ -75,9 +64,10 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
                                 struct tdm_error *err)
 {
     struct tdm_program *program;
-    enum tdm_status status = tdm_program_lower_sample(schedule, &program, err);
+    enum tdm_status status = tdm_program_lower_sample_if(schedule, &program, err);
+    *fits = false;
     if (status != TDM_OK)
-        return status;
+        return status == TDM_INFEASIBLE ? TDM_OK : status;
     *fits = is_within(program);
     if (*fits)
         status = tdm_simulate(program, NULL, NULL, simulation, err);
@@ -127,45 +117,25 @@ double tdm_team_bound(const struct tdm_schedule *schedule, uint32_t ranks, doubl
 
 /* ---- what only several ranks choose ---- */
 
-/* Each choice as keys of --set may pin it: rings.gradients and weights.sliced. */
-struct choice {
-    uint32_t gradient_slots;
-    bool sliced;
-};
-
-/* Sets a choice. Gradients that are used a layer later need the weights of that layer so long. */
-static void choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                   const struct choice *choice)
-{
-    const struct tdm_home *weights = &schedule->homes[TDM_STATE_WEIGHTS];
-    bool staged = choice->sliced || weights->device_layers < schedule->model->layers;
-    schedule->rings.gradients = choice->gradient_slots;
-    schedule->sliced_weights = choice->sliced;
-    if (staged && choice->gradient_slots > 1 && !pins->has_rings)
-        schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
-}
-
 /* Simulates a schedule with every choice that is free, and leaves it with the one that is fastest
  * and fits; `first`: with the first that fits. */
 static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                         bool first, struct tdm_simulation *simulation, bool *fits,
                                         struct tdm_error *err)
 {
-    static const struct choice choices[] = {{2, false}, {1, false}, {2, true}, {1, true}};
+    static const struct tdm_team_choice choices[] = {{2, false}, {1, false}, {2, true}, {1, true}};
     const struct tdm_rings rings = schedule->rings;
-    const struct choice *best = NULL;
+    const struct tdm_team_choice *best = NULL;
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]) && status == TDM_OK; i++) {
         if (first && best != NULL)
             break;
         struct tdm_simulation each;
         bool fit = false;
-        if ((pins->gradient_slots != 0 && choices[i].gradient_slots != pins->gradient_slots) ||
-            (pins->has_weight_slices && choices[i].sliced != pins->weight_slices) ||
-            (choices[i].sliced && schedule->optimizer.on != TDM_DEVICE))
+        if (!tdm_team_may_choose(schedule, pins, &choices[i]))
             continue;
         schedule->rings = rings;
-        choose(schedule, pins, &choices[i]);
+        tdm_team_choose(schedule, pins, &choices[i]);
         status = tdm_schedule_check(schedule, "--set", err);
         if (status != TDM_OK)
             status = err->status = TDM_USAGE; /* what is chosen here is legal for any request */
@@ -181,44 +151,8 @@ static enum tdm_status simulate_choices(struct tdm_schedule *schedule, const str
     schedule->rings = rings;
     schedule->sliced_weights = false;
     if (best != NULL)
-        choose(schedule, pins, best);
+        tdm_team_choose(schedule, pins, best);
     return status;
-}
-
-static uint32_t ranks_of_node(const struct tdm_schedule *schedule)
-{
-    return schedule->ranks_per_node == 0 ? schedule->ranks : schedule->ranks_per_node;
-}
-
-/* The most ranks of a node that can divide the heads, but not all ranks; 0: none. */
-static uint32_t most_head_ranks(const struct tdm_schedule *schedule)
-{
-    const uint32_t near = ranks_of_node(schedule);
-    for (uint32_t ranks = near < TDM_MAX_HEAD_RANKS ? near : TDM_MAX_HEAD_RANKS; ranks > 1; ranks--)
-        if (near % ranks == 0 && ranks < schedule->ranks && schedule->model->kv_heads % ranks == 0)
-            return ranks;
-    return 0;
-}
-
-/* Gives a schedule an exchange, and the ranks that go with it: `head_ranks` if that is not 0. */
-static void set_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
-                         uint32_t head_ranks)
-{
-    schedule->exchange = exchange;
-    schedule->head_ranks = !tdm_exchange_kind_has_rows(exchange) ? 0
-                           : head_ranks != 0                     ? head_ranks
-                                                                 : most_head_ranks(schedule);
-}
-
-/* Is a schedule's exchange tried without being asked for? Heads are divided by some ranks only
- * where all cannot, or where the others are in other nodes. */
-static bool is_tried(const struct tdm_schedule *schedule)
-{
-    const bool rows = tdm_exchange_kind_has_rows(schedule->exchange);
-    if (rows && (schedule->head_ranks == 0 || (schedule->model->kv_heads % schedule->ranks == 0 &&
-                                               ranks_of_node(schedule) == schedule->ranks)))
-        return false;
-    return !tdm_schedule_rings(schedule) || schedule->ranks <= MOST_RING_RANKS;
 }
 
 /* Gives a schedule another exchange, with the choices that are best for it, if that is legal, fits,
@@ -236,15 +170,16 @@ static enum tdm_status try_exchange(struct tdm_schedule *schedule, const struct 
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
     bool fits = false;
-    set_exchange(schedule, exchange, 0);
-    if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+    tdm_team_set_exchange(schedule, exchange, 0);
+    if (tdm_team_tries_exchange(schedule) &&
+        tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
         status = simulate_choices(schedule, pins, first, &tried, &fits, err);
     *taken = fits && tried.step_seconds < seconds;
     if (*taken) {
         *simulation = tried;
         return status;
     }
-    set_exchange(schedule, before, head_ranks);
+    tdm_team_set_exchange(schedule, before, head_ranks);
     schedule->rings = rings;
     schedule->sliced_weights = sliced_weights;
     return status;
@@ -316,7 +251,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     schedule->ranks_per_node = team->request->ranks_per_node;
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
-    set_exchange(schedule, schedule->exchange, schedule->head_ranks);
+    tdm_team_set_exchange(schedule, schedule->exchange, schedule->head_ranks);
     if (status == TDM_OK)
         status = simulate_choices(schedule, &tried.pins, team->fits, &tried.search.simulation,
                                   &fits, err);
@@ -420,34 +355,44 @@ static enum tdm_status search_size(struct team *team, struct tdm_error *err)
     return status;
 }
 
-/* The longest chunks of a power of two tokens that give every rank enough of them. */
-static uint64_t longest_chunk(const struct tdm_request *request)
-{
-    uint64_t rounds = request->sequences < LEAST_ROUNDS ? LEAST_ROUNDS / request->sequences : 1;
-    uint64_t chunks = tdm_size_mul(request->ranks, rounds), tokens = LONGEST_CHUNK;
-    while (tokens > SHORTEST_GOOD_CHUNK && tdm_size_mul(tokens, chunks) > request->context)
-        tokens /= 2;
-    while (tokens > SHORTEST_CHUNK && tdm_size_mul(tokens, request->ranks) > request->context)
-        tokens /= 2;
-    /* a tiny context: shorter chunks are slow, but no rank may be without one of a sequence */
-    while (tokens > 1 && tdm_size_ceil_div(request->context, tokens) < request->ranks)
-        tokens /= 2;
-    return tokens;
-}
-
 static enum tdm_status search_sizes(struct team *team, bool pinned, struct tdm_error *err)
 {
-    uint64_t tokens = pinned ? 0 : longest_chunk(team->request);
+    uint64_t tokens = pinned
+                          ? 0
+                          : tdm_team_longest_chunk(team->request->context, team->request->sequences,
+                                                   team->request->ranks);
     enum tdm_status status = TDM_OK;
-    for (uint32_t i = 0; i < (pinned ? 1 : SIZES) && status == TDM_OK; i++) {
+    for (uint32_t i = 0; i < (pinned ? 1 : TDM_TEAM_SIZES) && status == TDM_OK; i++) {
         if (team->first && team->found->schedule != NULL)
             break;
         team->chunk_tokens = tokens;
-        if (i == 0 || tokens >= SHORTEST_GOOD_CHUNK)
+        if (i == 0 || tokens >= TDM_TEAM_SHORTEST_CHUNK)
             status = search_size(team, err);
         tokens /= 2;
     }
     return status;
+}
+
+/* Where no plan for one rank fits the ranks: the schedule that takes the least device memory. */
+static enum tdm_status take_least(struct team *team, struct tdm_error *err)
+{
+    struct tdm_objective_found tried = {0};
+    uint64_t bytes = 0;
+    bool fits = false;
+    enum tdm_status status = tdm_request_make(team->request, &tried.schedule, &tried.pins, err);
+    if (status != TDM_OK)
+        return status;
+    tried.schedule->ranks = team->request->ranks;
+    tried.schedule->ranks_per_node = team->request->ranks_per_node;
+    status = tdm_team_least(tried.schedule, &tried.pins, TDM_DEVICE, team->most.device_bytes,
+                            &bytes, err);
+    if (status == TDM_OK && bytes <= team->most.device_bytes)
+        status = simulate(tried.schedule, &tried.search.simulation, &fits, err);
+    if (status == TDM_OK && fits)
+        *team->found = tried;
+    else
+        tdm_objective_found_free(&tried);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
 /* Searches once more, without haste: with the chunks and the memory that gave the fastest schedule,
@@ -475,10 +420,11 @@ static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_excha
     struct tdm_error refusal;
     enum tdm_status status = TDM_OK;
     *may = false;
-    set_exchange(schedule, exchange, 0);
-    if (is_tried(schedule) && tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
+    tdm_team_set_exchange(schedule, exchange, 0);
+    if (tdm_team_tries_exchange(schedule) &&
+        tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
         status = simulate(schedule, &tried, may, err);
-    set_exchange(schedule, before, head_ranks);
+    tdm_team_set_exchange(schedule, before, head_ranks);
     *may = *may && tried.step_seconds < seconds * (1 + EXCHANGE_SLACK);
     return status;
 }
@@ -528,17 +474,6 @@ static enum tdm_status validate(const struct tdm_objective_found *found, struct 
     return status;
 }
 
-enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct tdm_error *err)
-{
-    tdm_fail(err, TDM_INFEASIBLE, "no schedule was found that fits %u ranks", request->ranks);
-    return tdm_hint(err,
-                    "use more --memory or --host-memory, which the ranks share, or another "
-                    "--optimizer%s",
-                    request->ranks > MOST_RING_RANKS
-                        ? "; or --set exchange=ring, which so many ranks do not try by themselves"
-                        : "");
-}
-
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err)
 {
@@ -557,21 +492,23 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     const struct tdm_topology *topology = &schedule->machine->topology;
     team.host_runtime_bytes = topology->places[topology->far].runtime_bytes;
     bool pinned = pins.chunk_tokens != 0;
-    if (pins.has_order && pins.order != TDM_LAYER_MAJOR)
-        status = tdm_fail(err, TDM_USAGE, "--set order: several ranks need layer-major");
+    status = tdm_team_check_pins(schedule, &pins, err);
     tdm_pins_free(&pins);
     tdm_schedule_free(schedule);
-    if (status == TDM_OK)
+    if (status == TDM_OK && effort != TDM_EFFORT_LEAST)
         status = search_sizes(&team, pinned, err);
     if (status == TDM_OK && found->schedule != NULL && effort == TDM_EFFORT_FULL)
         status = search_fully(&team, err);
+    if (status == TDM_OK && found->schedule == NULL)
+        status = take_least(&team, err);
     if (status == TDM_OK && found->schedule != NULL && !team.fits)
         status = choose_exchange(found, err);
     if (status == TDM_OK && found->schedule != NULL)
         tdm_search_set_bound(&found->search, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)
-        status =
-            found->schedule == NULL ? tdm_team_nothing_fits(request, err) : validate(found, err);
+        status = found->schedule == NULL
+                     ? tdm_fail(err, TDM_INFEASIBLE, "no schedule fits %u ranks", request->ranks)
+                     : validate(found, err);
     if (status != TDM_OK)
         tdm_objective_found_free(found);
     return status;

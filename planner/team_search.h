@@ -21,9 +21,6 @@
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err);
 
-/* Fails with TDM_INFEASIBLE, and says what several ranks need. */
-enum tdm_status tdm_team_nothing_fits(const struct tdm_request *request, struct tdm_error *err);
-
 /* What a step of `ranks` ranks takes at least, if one that has the memory of all takes at least
  * `seconds`: it could do the work of each in turns, and would exchange nothing. Only sums begin
  * once on each rank, without reading what was there, which saves time where memory limits an op. */

@@ -130,6 +130,10 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     return deal(program, err);
 }
 
+/* How far a lowering goes: to the least memory; until it is within the limits; or, where it is not
+ * within them, not even that far. */
+enum effort { TO_THE_END, WITHIN, IF_IT_FITS };
+
 /* The first run of the lowering: live ranges as conflicts, peaks, number of ops. */
 struct ranges {
     struct tdm_program *program;
@@ -137,6 +141,7 @@ struct ranges {
     struct tdm_conflicts conflicts;
     uint64_t *live; /* bits */
     uint64_t live_bytes[TDM_MAX_PLACES];
+    const uint64_t *most_bytes; /* [places] with more live, the lowering ends; NULL: no limit */
 };
 
 static enum tdm_status note_range(void *self, const struct tdm_item *item, struct tdm_error *err)
@@ -172,6 +177,8 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
         return tdm_fail(err, TDM_INPUT, "the step needs more than 2^64 bytes");
     if (*live_bytes > program->live_peak_bytes[buffer->place])
         program->live_peak_bytes[buffer->place] = *live_bytes;
+    if (ranges->most_bytes != NULL && *live_bytes > ranges->most_bytes[buffer->place])
+        return tdm_fail(err, TDM_INFEASIBLE, "the schedule does not fit");
     return TDM_OK;
 }
 
@@ -255,9 +262,10 @@ static enum tdm_status choose_ranks(const struct tdm_program *program, bool *low
 
 static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
                                             const uint64_t capacity_bytes[TDM_MAX_PLACES],
-                                            bool quick, struct tdm_error *err)
+                                            enum effort effort, struct tdm_error *err)
 {
-    struct ranges ranges = {.program = program};
+    struct ranges ranges = {.program = program,
+                            .most_bytes = effort == IF_IT_FITS ? capacity_bytes : NULL};
     enum tdm_status status = tdm_conflicts_new(program->buffer_count, &ranges.conflicts, err);
     if (status != TDM_OK)
         return status;
@@ -280,7 +288,7 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     uint32_t places = program->schedule->machine->topology.place_count;
     for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
-                            capacity_bytes[place], quick, err);
+                            capacity_bytes[place], effort == WITHIN, err);
     free(ranges.live);
     tdm_conflicts_free(&ranges.conflicts);
     return status;
@@ -326,14 +334,14 @@ enum tdm_status tdm_program_declare(const struct tdm_schedule *schedule, struct 
 }
 
 static enum tdm_status lower(const struct tdm_schedule *schedule,
-                             const uint64_t capacity_bytes[TDM_MAX_PLACES], bool quick,
+                             const uint64_t capacity_bytes[TDM_MAX_PLACES], enum effort effort,
                              bool sampled, struct tdm_program **out, struct tdm_error *err)
 {
     struct tdm_program *program;
     enum tdm_status status = declare(schedule, sampled, &program, err);
     if (status != TDM_OK)
         return status;
-    status = find_ranges_and_pack(program, capacity_bytes, quick, err);
+    status = find_ranges_and_pack(program, capacity_bytes, effort, err);
     if (status != TDM_OK) {
         tdm_program_free(program);
         return status;
@@ -351,8 +359,9 @@ uint64_t tdm_program_used_bytes(const struct tdm_program *program, enum tdm_plac
 }
 
 /* Lowers for the schedule's own limits. */
-static enum tdm_status lower_for_limits(const struct tdm_schedule *schedule, bool sampled,
-                                        struct tdm_program **program, struct tdm_error *err)
+static enum tdm_status lower_for_limits(const struct tdm_schedule *schedule, enum effort effort,
+                                        bool sampled, struct tdm_program **program,
+                                        struct tdm_error *err)
 {
     const struct tdm_topology *topology = &schedule->machine->topology;
     uint64_t capacity_bytes[TDM_MAX_PLACES];
@@ -362,26 +371,32 @@ static enum tdm_status lower_for_limits(const struct tdm_schedule *schedule, boo
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
         capacity_bytes[place] /= tdm_schedule_sharers(schedule, (enum tdm_place)place);
     }
-    return lower(schedule, capacity_bytes, false, sampled, program, err);
+    return lower(schedule, capacity_bytes, effort, sampled, program, err);
 }
 
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err)
 {
-    return lower_for_limits(schedule, false, program, err);
+    return lower_for_limits(schedule, TO_THE_END, false, program, err);
 }
 
 enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
                                          struct tdm_program **program, struct tdm_error *err)
 {
-    return lower_for_limits(schedule, true, program, err);
+    return lower_for_limits(schedule, TO_THE_END, true, program, err);
+}
+
+enum tdm_status tdm_program_lower_sample_if(const struct tdm_schedule *schedule,
+                                            struct tdm_program **program, struct tdm_error *err)
+{
+    return lower_for_limits(schedule, IF_IT_FITS, true, program, err);
 }
 
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err)
 {
-    return lower(schedule, capacity_bytes, true, false, program, err);
+    return lower(schedule, capacity_bytes, WITHIN, false, program, err);
 }
 
 struct tdm_program tdm_program_of_rank(const struct tdm_program *program, uint32_t rank)

@@ -27,6 +27,11 @@ enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct td
 enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
                                          struct tdm_program **program, struct tdm_error *err);
 
+/* The same, but TDM_INFEASIBLE as soon as it is known that a rank is not within the schedule's
+ * limits. */
+enum tdm_status tdm_program_lower_sample_if(const struct tdm_schedule *schedule,
+                                            struct tdm_program **program, struct tdm_error *err);
+
 /* As the first with less effort, to find out whether a schedule fits. Packing of a place ends once
  * its arena is within `capacity_bytes`, and there is no search if it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,

@@ -6,6 +6,7 @@
 #include "planner/group_lists.h"
 #include "planner/ladder.h"
 #include "planner/memo.h"
+#include "planner/objective.h"
 #include "planner/recipes.h"
 #include "planner/request.h"
 #include "commands/prediction.h"
@@ -716,6 +717,86 @@ static void test_shortage_of_host(void **state)
     }
 }
 
+/* Plans a request of several ranks. Does it fit? */
+static bool ranks_fit(const struct tdm_request *request, struct tdm_objective_found *found)
+{
+    struct tdm_error err;
+    enum tdm_status status = tdm_objective_time(request, TDM_EFFORT_FIT, found, &err);
+    if (status != TDM_INFEASIBLE)
+        must(status, &err);
+    return status == TDM_OK;
+}
+
+static bool ranks_fit_within(struct tdm_request request, uint64_t context, uint64_t memory_bytes,
+                             uint64_t host_memory_bytes)
+{
+    struct tdm_objective_found found;
+    request.context = context;
+    request.memory_bytes = memory_bytes;
+    request.host_memory_bytes = host_memory_bytes;
+    const bool fits = ranks_fit(&request, &found);
+    if (fits) {
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= memory_bytes);
+        assert_true(found.search.simulation.used_peak_bytes[TDM_HOST] <= host_memory_bytes);
+    }
+    tdm_pins_free(&found.pins);
+    tdm_schedule_free(found.schedule);
+    return fits;
+}
+
+/* Every number of a shortage of several ranks is enough for a plan, also where ranks of a node
+ * share its host memory; and half a percent less of the device is not. */
+static void test_shortages_of_ranks(void **state)
+{
+    (void)state;
+    static const char *const pairs[] = {"exchange=ring"};
+    const struct {
+        uint32_t ranks, ranks_per_node;
+        uint64_t memory_kib, host_kib; /* of the host beside its runtime */
+        size_t pairs;
+    } cases[] = {{2, 0, 540 << 10, 0, 0}, {3, 0, 540 << 10, 6 << 10, 1}, {4, 2, 540 << 10, 0, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_request request = {.model = "byte-1m",
+                                      .machine = "h200-published",
+                                      .context = 32768,
+                                      .sequences = 1,
+                                      .ranks = cases[i].ranks,
+                                      .ranks_per_node = cases[i].ranks_per_node,
+                                      .optimizer = TDM_OPTIMIZER_ADAMW,
+                                      .pairs = {pairs[0]},
+                                      .pair_count = cases[i].pairs,
+                                      .has_memory = true,
+                                      .has_host_memory = true,
+                                      .memory_bytes = cases[i].memory_kib << 10,
+                                      .host_memory_bytes = cases[i].host_kib << 10};
+        struct tdm_objective_found found;
+        struct tdm_shortage shortage;
+        struct tdm_error err;
+        request.host_memory_bytes += (uint64_t)464 << 20;
+        assert_false(ranks_fit(&request, &found));
+        must(tdm_shortage_find(found.schedule, &found.pins, &shortage, &err), &err);
+        assert_int_equal(found.schedule->ranks, cases[i].ranks);
+        tdm_pins_free(&found.pins);
+        tdm_schedule_free(found.schedule);
+        const uint64_t device = shortage.needed_bytes[TDM_DEVICE];
+        const uint64_t host = shortage.needed_bytes[TDM_HOST];
+        assert_true(device > request.memory_bytes);
+        assert_true(ranks_fit_within(request, request.context, device, request.host_memory_bytes));
+        assert_false(ranks_fit_within(request, request.context, device - device / 200,
+                                      request.host_memory_bytes));
+        if (host > 0)
+            assert_true(ranks_fit_within(request, request.context, request.memory_bytes, host));
+        if (shortage.longest_context > 0)
+            assert_true(ranks_fit_within(request, shortage.longest_context, request.memory_bytes,
+                                         request.host_memory_bytes));
+        if (shortage.without_optimizer_bytes > 0) {
+            request.optimizer = TDM_OPTIMIZER_NONE;
+            assert_true(ranks_fit_within(request, request.context, shortage.without_optimizer_bytes,
+                                         request.host_memory_bytes));
+        }
+    }
+}
+
 /* ---- updates on the host ---- */
 
 /* With little device memory, updates on the host are faster. A search that may choose finds what
@@ -997,6 +1078,7 @@ int main(void)
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_shortages),
         cmocka_unit_test(test_shortage_of_host),
+        cmocka_unit_test(test_shortages_of_ranks),
         cmocka_unit_test(test_set_keys_good),
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
