@@ -317,7 +317,8 @@ const struct tdm_method_key tdm_keys_serving[] = {
     {"context_parallel_pass", "kv|q", "kv", "what goes round in the prefill: K and V, or Q",
      tdm_key_read_choice, FIELD(pass), .needs = {&needs_prefill}},
     {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", NULL,
-     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
+     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and "
+     "gptq: 4 bits; mxfp4: experts alone",
      tdm_key_read_choice, FIELD(weights), .settled = tdm_serving_settled_weights},
     {"group_size", "N", NULL, "weights that share a scale: of the config, else 128",
      tdm_key_read_count, FIELD(weight_group), .least = 1, .most = MOST_RANKS,

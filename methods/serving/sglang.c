@@ -85,7 +85,8 @@ static const struct tdm_method_key keys[] = {
     {"pp_size", "N", "1", "GPUs that divide the layers", tdm_key_read_count, FIELD(pipeline_ranks),
      .least = 1, .most = MOST_RANKS},
     {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", NULL,
-     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and gptq: 4 bits; mxfp4: experts alone",
+     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and "
+     "gptq: 4 bits; mxfp4: experts alone",
      tdm_key_read_choice, FIELD(weights), .settled = tdm_serving_settled_weights},
     {"group_size", "N", NULL, "weights that share a scale: of the config, else 128",
      tdm_key_read_count, FIELD(weight_group), .least = 1, .most = MOST_RANKS,
