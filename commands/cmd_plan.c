@@ -134,12 +134,15 @@ static void note_kernels(tdm_kinds kinds)
             fprintf(stderr, "note: %s: it will refuse this schedule\n", line);
 }
 
-/* Above this gap, print that the limited search may be the reason. */
+/* Above this gap, and where it is so many seconds, print that the limited search may be the reason.
+ */
 #define WIDE_GAP 0.05
+#define WIDE_GAP_SECONDS 1e-3
 
 static void note_search(const struct tdm_search *search)
 {
     if (search->counts.recipes_alone && search->gap > WIDE_GAP &&
+        search->simulation.step_seconds - search->bound_seconds > WIDE_GAP_SECONDS &&
         search->simulation.team.ranks <= 1) /* theirs includes exchanges */
         fprintf(
             stderr,

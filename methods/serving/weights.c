@@ -127,7 +127,9 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
         return tensor->role == TDM_ROLE_EXPERTS_GATE_UP || tensor->role == TDM_ROLE_EXPERTS_DOWN
                    ? mxfp4_bytes(model, serving, tensor)
                    : elements * BF16_BYTES;
-    uint64_t groups = tdm_size_ceil_div(elements, serving->weight_group);
+    uint64_t groups = 0;
+    if (serving->weights == TDM_SERVED_AWQ || serving->weights == TDM_SERVED_GPTQ)
+        groups = tdm_size_ceil_div(elements, serving->weight_group);
     switch (serving->weights) {
     case TDM_SERVED_MXFP4:
     case TDM_SERVED_BF16:
