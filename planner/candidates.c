@@ -262,7 +262,11 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
     const bool trains = schedule->pass == TDM_TRAIN;
     struct tdm_candidates run;
     enum tdm_status status = tdm_candidates_open(schedule, pins, (int)TDM_MAX_PLACES, &run, err);
-    const bool can_hold = status == TDM_OK && can_hold_state(&run);
+    if (status != TDM_OK) {
+        tdm_candidates_close(&run);
+        return status;
+    }
+    const bool can_hold = can_hold_state(&run);
     if (can_hold)
         status = look_at_places(&run, trains, pins->has_update_place || !trains, err);
     if (status == TDM_OK && trains && !pins->quick)
