@@ -834,8 +834,8 @@ static void test_update_place(void **state)
     }
     print_message("updates on the device %.6f s, on the host %.6f s, free %.6f s\n", seconds[0],
                   seconds[1], seconds[2]);
-    /* a search of one place has more starts */
-    assert_true(seconds[2] <= fmin(seconds[0], seconds[1]) * 1.001);
+    /* a search of one place has more starts; the host is not taken for less than a millisecond */
+    assert_true(seconds[2] <= fmin(seconds[0], seconds[1] + 1e-3) * 1.001);
     assert_true(bound <= fmin(seconds[0], seconds[1]) * (1 + 1e-9));
 }
 
