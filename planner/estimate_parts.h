@@ -89,9 +89,8 @@ struct tdm_estimator {
      * before anything computes; seconds at the end, when its gradient is sent and used while only
      * norms compute, of more layers in chunk-major order */
     double lead_seconds, tail_seconds[TDM_ORDERS];
-    uint64_t longest_tokens; /* of the longest chunk */
-    uint64_t
-        logits[LOGIT_TILES]; /* bytes with the LM-head tile of the base, halved so many times */
+    uint64_t longest_tokens;      /* of the longest chunk */
+    uint64_t logits[LOGIT_TILES]; /* bytes with the base's LM-head tile, halved so many times */
     double
         *tokens_before; /* [chunks + 1]: tokens of the chunks before, in units of longest_tokens */
     struct layer_sweeps *sweeps; /* [layers]: of the current estimate */

@@ -7,6 +7,7 @@
 #include "schedule/cost.h"
 #include "schedule/slices.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static void emit(struct tdm_lowering *l, const struct tdm_item *item)
