@@ -117,6 +117,12 @@ static uint64_t mxfp4_bytes(const struct tdm_model *model, const struct tdm_serv
     return elements / 2 + elements / 32;
 }
 
+/* Of AWQ and GPTQ, whose group is settled. */
+static uint64_t groups_of(const struct tdm_serving *serving, uint64_t elements)
+{
+    return tdm_size_ceil_div(elements, serving->weight_group);
+}
+
 static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
                              const struct tdm_tensor *tensor)
 {
@@ -127,9 +133,6 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
         return tensor->role == TDM_ROLE_EXPERTS_GATE_UP || tensor->role == TDM_ROLE_EXPERTS_DOWN
                    ? mxfp4_bytes(model, serving, tensor)
                    : elements * BF16_BYTES;
-    uint64_t groups = 0;
-    if (serving->weights == TDM_SERVED_AWQ || serving->weights == TDM_SERVED_GPTQ)
-        groups = tdm_size_ceil_div(elements, serving->weight_group);
     switch (serving->weights) {
     case TDM_SERVED_MXFP4:
     case TDM_SERVED_BF16:
@@ -139,9 +142,10 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
     case TDM_SERVED_INT8:
         return elements + outputs_of(model, tensor, elements) * sizeof(float);
     case TDM_SERVED_AWQ: /* zeros of 4 bits */
-        return elements / 2 + groups * BF16_BYTES + groups / 2;
+        return elements / 2 + groups_of(serving, elements) * BF16_BYTES +
+               groups_of(serving, elements) / 2;
     case TDM_SERVED_GPTQ:
-        return elements / 2 + groups * BF16_BYTES;
+        return elements / 2 + groups_of(serving, elements) * BF16_BYTES;
     case TDM_SERVED_NVFP4: /* a scale of 8 bits for each 16 */
         return elements / 2 + elements / 16 + sizeof(float);
     case TDM_SERVED_NF4: /* an fp32 scale for each 64 */
