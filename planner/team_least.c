@@ -25,7 +25,7 @@ struct list {
 struct least {
     struct tdm_schedule *whole; /* of all ranks: what is lowered */
     struct tdm_schedule best;   /* has only the choices of the schedule found; groups are its own */
-    const struct tdm_pins *pins;
+    struct tdm_pins pins;       /* with the chunk size that is tried; groups are the caller's */
     struct tdm_search_space space; /* of one rank's part */
     struct list list;
     enum tdm_place place, other;
@@ -101,9 +101,9 @@ static void write(struct least *s, const struct tdm_recipe *recipe,
     tdm_copy_choices(s->whole, s->space.schedule);
     s->whole->exchange = exchange;
     for (uint32_t i = 0; i < s->whole->group_count; i++)
-        if (s->pins->kept_from_unit != TDM_SPLIT_CHUNK)
+        if (s->pins.kept_from_unit != TDM_SPLIT_CHUNK)
             s->whole->groups[i].kept_from_chunk *= s->whole->ranks;
-    tdm_team_choose(s->whole, s->pins, choice);
+    tdm_team_choose(s->whole, &s->pins, choice);
 }
 
 /* Gives s->whole the exchange with which it takes the least device memory. A ring takes long to
@@ -145,9 +145,10 @@ static bool take_recipe(void *self, const struct tdm_recipe *offered)
     if (list->count == list->capacity) {
         const size_t capacity = list->capacity == 0 ? 256 : 2 * list->capacity;
         struct tdm_recipe *moved = realloc(list->recipes, capacity * sizeof(*moved));
-        list->no_memory = moved == NULL;
-        if (list->no_memory)
+        if (moved == NULL) {
+            list->no_memory = true;
             return false;
+        }
         list->recipes = moved;
         list->capacity = capacity;
     }
@@ -223,10 +224,10 @@ static enum tdm_status find_on(struct least *s, enum tdm_place on, bool *has_exc
 {
     enum tdm_status status = TDM_OK;
     for (int sliced = 0; sliced < 2 && status == TDM_OK && s->least > s->enough; sliced++) {
-        const uint32_t slots = s->pins->gradient_slots == 0 ? 1 : s->pins->gradient_slots;
+        const uint32_t slots = s->pins.gradient_slots == 0 ? 1 : s->pins.gradient_slots;
         const struct tdm_team_choice choice = {slots, sliced == 1};
         s->whole->optimizer.on = on;
-        if (!tdm_team_may_choose(s->whole, s->pins, &choice))
+        if (!tdm_team_may_choose(s->whole, &s->pins, &choice))
             continue;
         s->list.count = 0;
         tdm_recipes_enumerate(&s->space, on, take_recipe, s);
@@ -246,7 +247,7 @@ static enum tdm_status find_of_space(struct least *s, bool *has_exchange, struct
         tdm_search_space_stream_state(&s->space);
         status = find_on(s, asked_on, has_exchange, err);
     }
-    if (status == TDM_OK && moves && !s->pins->has_update_place)
+    if (status == TDM_OK && moves && !s->pins.has_update_place)
         status = find_on(s, tdm_far_place(s->whole), has_exchange, err);
     return status;
 }
@@ -278,15 +279,14 @@ static enum tdm_status find_of_size(struct least *s, const struct tdm_pins *pins
                                     struct tdm_error *err)
 {
     struct tdm_schedule share;
-    struct tdm_pins of_size = *pins; /* groups stay the caller's */
-    of_size.chunk_tokens = chunk_tokens;
+    s->pins = *pins;
+    s->pins.chunk_tokens = chunk_tokens;
     enum tdm_status status = make_share(s->whole, chunk_tokens, &share, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_candidates_forget_homes(&share, &of_size, err);
+    status = tdm_candidates_forget_homes(&share, &s->pins, err);
     if (status == TDM_OK) {
-        s->pins = &of_size;
-        status = tdm_search_space_open(&share, &of_size, true, &s->space, err);
+        status = tdm_search_space_open(&share, &s->pins, true, &s->space, err);
         if (status == TDM_OK)
             status = find_of_space(s, has_exchange, err);
         tdm_search_space_close(&s->space);
