@@ -26,10 +26,10 @@ void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
     const double saved[TDM_MAX_PLACES] = {search->binding.device_seconds_per_gib,
                                           search->binding.host_seconds_per_gib};
     if (search->bound_seconds <= 0) {
-        fprintf(out,
-                "\nbound\n" ROW
-                "not known: the linear program is too large, or the search was cut short\n",
-                "step");
+        fprintf(out, "\nbound\n" ROW "not known: %s\n", "step",
+                search->counts.least_alone
+                    ? "only the least memory was sought"
+                    : "the linear program is too large, or the search was cut short");
         return;
     }
     fprintf(out, "\nbound\n" ROW "%s: no schedule %s is faster; the gap is %.2f%%\n", "step",

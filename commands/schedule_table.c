@@ -450,6 +450,10 @@ void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
 {
     char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE],
         simulated[TDM_DIGITS_SIZE];
+    if (counts->least_alone) {
+        fprintf(out, "\nchosen for the least device memory; faster schedules were not sought\n");
+        return;
+    }
     if (counts->examined == 0 &&
         counts->complete) { /* close enough to the bound that no recipe was tried */
         fprintf(out,

@@ -87,6 +87,7 @@ struct tdm_search_counts {
     uint64_t rounded;   /* schedules rounded from their solutions whose estimate fits */
     bool complete;      /* false: the effort limit was reached before all candidates were decided */
     bool recipes_alone; /* pins fix what rounding moves, so only recipes were candidates */
+    bool least_alone;   /* of several ranks: the least memory was sought, and no faster schedule */
 };
 
 struct tdm_search {

@@ -388,6 +388,7 @@ static enum tdm_status take_least(struct team *team, struct tdm_error *err)
                             &bytes, err);
     if (status == TDM_OK && bytes <= team->most.device_bytes)
         status = simulate(tried.schedule, &tried.search.simulation, &fits, err);
+    tried.search.counts.least_alone = true;
     if (status == TDM_OK && fits)
         *team->found = tried;
     else
