@@ -295,23 +295,12 @@ static struct routes route(struct tdm_eager *m, const struct tdm_torch_model *t,
 
 /* ---- rows to experts and back ---- */
 
-static void part_gradients(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
-{
-    for (uint32_t i = 0; i < node->inputs; i++) {
-        if (!tdm_node_needs(node, i))
-            continue;
-        results[i] = tdm_value_view(m, grads[0]);
-        results[i]->rows = node->edges[i].rows;
-    }
-}
-
 /* torch.cat of the rows of several values: a value of `rows` rows, of which those that no part has
  * are constant. A node has few inputs, so that of many parts is a chain of nodes. */
 static struct tdm_eager_value *join_rows(struct tdm_eager *m, struct tdm_eager_value *const *parts,
                                          uint64_t count, uint64_t rows)
 {
-    static const struct tdm_eager_op op = {"CatBackward0", false, part_gradients};
+    static const struct tdm_eager_op op = {"CatBackward0", false, tdm_cat_backward};
     struct tdm_eager_value *y = tdm_value_new(m, rows, parts[0]->columns, parts[0]->element_bytes);
     struct tdm_eager_value *joined = NULL;
     uint64_t i = 0;

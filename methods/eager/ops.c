@@ -546,9 +546,8 @@ struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value 
     return slice(m, x, x->rows, columns);
 }
 
-/* Gradients are parts of the result's. */
-static void cat_backward(struct tdm_eager *m, struct tdm_node *node,
-                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+void tdm_cat_backward(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     for (uint32_t i = 0; i < node->inputs; i++) {
         if (!tdm_node_needs(node, i))
@@ -562,7 +561,7 @@ static void cat_backward(struct tdm_eager *m, struct tdm_node *node,
 struct tdm_eager_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_eager_value *x,
                                       uint16_t element_bytes)
 {
-    static const struct tdm_eager_op op = {"CatBackward0", false, cat_backward};
+    static const struct tdm_eager_op op = {"CatBackward0", false, tdm_cat_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, element_bytes));
 }
@@ -570,7 +569,7 @@ struct tdm_eager_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_eager_valu
 struct tdm_eager_value *tdm_cat_many(struct tdm_eager *m, struct tdm_eager_value *const *x,
                                      uint32_t count)
 {
-    static const struct tdm_eager_op op = {"CatBackward0", false, cat_backward};
+    static const struct tdm_eager_op op = {"CatBackward0", false, tdm_cat_backward};
     uint64_t columns = 0;
     for (uint32_t i = 0; i < count; i++)
         columns += x[i]->columns;
@@ -588,7 +587,7 @@ struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
 struct tdm_eager_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op negative = {"NegBackward0", false, map},
-                                     cat = {"CatBackward0", false, cat_backward};
+                                     cat = {"CatBackward0", false, tdm_cat_backward};
     struct tdm_eager_value *first = slice(m, x, x->rows, x->columns / 2);
     struct tdm_eager_value *second = slice(m, x, x->rows, x->columns / 2);
     struct tdm_node *node = tdm_node_new(m, &negative, &second, 1);

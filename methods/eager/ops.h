@@ -103,6 +103,10 @@ struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
 struct tdm_eager_value *tdm_cat_many(struct tdm_eager *m, struct tdm_eager_value *const *x,
                                      uint32_t count);
 
+/* The backward of torch.cat: gradients are parts of the result's. */
+void tdm_cat_backward(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results);
+
 /* x W^T + b; b may be NULL. `flat`: x has two dimensions, so no views of it are made. */
 struct tdm_eager_value *tdm_linear(struct tdm_eager *m, struct tdm_eager_value *x,
                                    struct tdm_eager_value *weight, struct tdm_eager_value *bias,

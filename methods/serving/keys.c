@@ -224,7 +224,7 @@ const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text)
     return text;
 }
 
-bool tdm_serving_has_groups(const struct tdm_key_case *c)
+static bool has_groups(const struct tdm_key_case *c)
 {
     enum tdm_serving_weights weights = c->settings->serving.weights;
     if (weights == TDM_SERVED_BF16)
@@ -257,8 +257,8 @@ static const struct tdm_key_need needs_sinks = {"without kv_eviction=streaming",
 static const struct tdm_key_need needs_prompt = {"without kv_eviction=h2o or snapkv", has_prompt};
 static const struct tdm_key_need needs_prefill = {"without prefill_context_parallel_size",
                                                   has_prefill_ranks};
-static const struct tdm_key_need needs_weight_groups = {"without quantization=awq or gptq",
-                                                        tdm_serving_has_groups};
+const struct tdm_key_need tdm_serving_needs_groups = {"without quantization=awq or gptq",
+                                                      has_groups};
 
 const struct tdm_method_key tdm_keys_serving[] = {
     {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.17|0.21", "0.21",
@@ -316,13 +316,7 @@ const struct tdm_method_key tdm_keys_serving[] = {
      FIELD(prefill_ranks), .least = 1, .most = MOST_RANKS},
     {"context_parallel_pass", "kv|q", "kv", "what goes round in the prefill: K and V, or Q",
      tdm_key_read_choice, FIELD(pass), .needs = {&needs_prefill}},
-    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", NULL,
-     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and "
-     "gptq: 4 bits; mxfp4: experts alone",
-     tdm_key_read_choice, FIELD(weights), .settled = tdm_serving_settled_weights},
-    {"group_size", "N", NULL, "weights that share a scale: of the config, else 128",
-     tdm_key_read_count, FIELD(weight_group), .least = 1, .most = MOST_RANKS,
-     .needs = {&needs_weight_groups}, .settled = tdm_serving_settled_group},
+    TDM_SERVING_WEIGHT_KEYS,
     {"other_weights", "SIZE", "0",
      "weights that are loaded beside the language model, as those of a vision tower", read_size,
      FIELD(other_weights_bytes)},

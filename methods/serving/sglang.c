@@ -61,8 +61,6 @@ static bool has_share(const struct tdm_key_case *c)
     return c->settings->serving.static_share == 0;
 }
 
-static const struct tdm_key_need needs_weight_groups = {"without quantization=awq or gptq",
-                                                        tdm_serving_has_groups};
 static const struct tdm_key_need needs_rule = {"with mem_fraction_static", has_share};
 
 static const struct tdm_method_key keys[] = {
@@ -84,13 +82,7 @@ static const struct tdm_method_key keys[] = {
      .least = 1, .most = MOST_RANKS},
     {"pp_size", "N", "1", "GPUs that divide the layers", tdm_key_read_count, FIELD(pipeline_ranks),
      .least = 1, .most = MOST_RANKS},
-    {"quantization", "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4", NULL,
-     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and "
-     "gptq: 4 bits; mxfp4: experts alone",
-     tdm_key_read_choice, FIELD(weights), .settled = tdm_serving_settled_weights},
-    {"group_size", "N", NULL, "weights that share a scale: of the config, else 128",
-     tdm_key_read_count, FIELD(weight_group), .least = 1, .most = MOST_RANKS,
-     .needs = {&needs_weight_groups}, .settled = tdm_serving_settled_group},
+    TDM_SERVING_WEIGHT_KEYS,
     {.name = NULL},
 };
 
