@@ -89,7 +89,7 @@ static double weighed(const struct updates_at *at, double seconds)
     return tdm_is_far(at->on) ? WORTH_THE_HOST * seconds + WORTH_THE_HOST_SECONDS : seconds;
 }
 
-/* Seconds of a step at a place that come to so many for comparison; more than none. */
+/* The inverse: the step at a place of which weighed() makes `seconds`; always more than 0. */
 static double unweighed(const struct updates_at *at, double seconds)
 {
     if (!tdm_is_far(at->on))
