@@ -133,6 +133,9 @@ libtidemark_a_SOURCES += \
 	methods/context/cost.c \
 	methods/context/double_ring.c \
 	methods/context/flash.c \
+	methods/context/fpdt.h \
+	methods/context/fpdt_attention.c \
+	methods/context/fpdt_rows.c \
 	methods/context/method.c \
 	methods/context/parts.h \
 	methods/context/ring.c \
@@ -155,7 +158,7 @@ libtidemark_a_SOURCES += \
 
 cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
 	tests/methods/unit_deepspeed tests/methods/unit_families \
-	tests/methods/unit_fsdp \
+	tests/methods/unit_fpdt tests/methods/unit_fsdp \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
 	tests/methods/unit_peak tests/methods/unit_te_float8 \
 	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_second tests/methods/unit_serving \

@@ -25,6 +25,7 @@ static const struct {
     {"deepspeed", {"zero2", "zero3", "zero3-offload"}},
     {"deepspeed-zero2", {"zero2"}},
     {"deepspeed-zero3", {"zero3"}},
+    {"ulysses-offload", {"fpdt"}},
     {"accelerate", {"parallel", "ddp", "fsdp"}},
     {"zero", {"zero2", "zero3", "zero3-offload"}},
     {"megatron", {"tensor-parallel", "megatron-cp"}},
