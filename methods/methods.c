@@ -97,8 +97,9 @@ static const struct tdm_method methods[] = {
      HUGGING_FACE,
      .wrapper = &tdm_alst_wrapper},
     {.name = "fpdt",
-     .summary = "Ulysses-Offload (FPDT): Ulysses over ZeRO-3 chunk by chunk, chunks and checkpoints "
-                "in host memory",
+     .summary =
+         "Ulysses-Offload (FPDT): Ulysses over ZeRO-3 chunk by chunk, chunks and checkpoints "
+         "in host memory",
      .divides_sequence = true,
      GPUS_FROM(2),
      .divider = &tdm_fpdt_divider,
