@@ -121,6 +121,7 @@ bool tdm_key_is_main(const struct tdm_method_key *key)
                                         "offload_optimizer",
                                         "offload_param",
                                         "chunk",
+                                        "ds_sequence_parallel_fpdt_chunk_size",
                                         "budget",
                                         "layer_checkpoint",
                                         "kv_offload",

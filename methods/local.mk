@@ -70,7 +70,8 @@ libtidemark_a_SOURCES += \
 	methods/torch/inputs.c \
 	methods/torch/keys.c \
 	methods/torch/layer.c \
-	methods/torch/losses.c methods/torch/mamba.c \
+	methods/torch/losses.c \
+	methods/torch/mamba.c methods/torch/mamba.h \
 	methods/torch/model.c methods/torch/model.h \
 	methods/torch/optimizer.c \
 	methods/torch/optimizer_single.c \
@@ -112,6 +113,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron/layers.c \
 	methods/megatron/lora.c \
 	methods/megatron/loss.c \
+	methods/megatron/mamba.c \
 	methods/megatron/megatron.h \
 	methods/megatron/ops.c \
 	methods/megatron/parts.h \
@@ -133,6 +135,9 @@ libtidemark_a_SOURCES += \
 	methods/context/cost.c \
 	methods/context/double_ring.c \
 	methods/context/flash.c \
+	methods/context/fpdt.h \
+	methods/context/fpdt_attention.c \
+	methods/context/fpdt_rows.c \
 	methods/context/method.c \
 	methods/context/parts.h \
 	methods/context/ring.c \
@@ -155,7 +160,7 @@ libtidemark_a_SOURCES += \
 
 cmocka_tests += tests/methods/unit_adapters tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
 	tests/methods/unit_deepspeed tests/methods/unit_families \
-	tests/methods/unit_fsdp \
+	tests/methods/unit_fpdt tests/methods/unit_fsdp tests/methods/unit_hybrids \
 	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
 	tests/methods/unit_peak tests/methods/unit_te_float8 \
 	tests/methods/property_keys tests/methods/unit_refusals tests/methods/unit_remedies tests/methods/unit_second tests/methods/unit_serving \

@@ -25,6 +25,7 @@ static const struct {
     {"deepspeed", {"zero2", "zero3", "zero3-offload"}},
     {"deepspeed-zero2", {"zero2"}},
     {"deepspeed-zero3", {"zero3"}},
+    {"ulysses-offload", {"fpdt"}},
     {"accelerate", {"parallel", "ddp", "fsdp"}},
     {"zero", {"zero2", "zero3", "zero3-offload"}},
     {"megatron", {"tensor-parallel", "megatron-cp"}},
@@ -320,7 +321,8 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     }
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
     const char *mixer = tdm_model_other_mixer(model);
-    if (mixer != NULL && method->system != &tdm_torch_system)
+    const bool hybrid = method->system == &tdm_megatron_system && model->mamba.heads > 0;
+    if (mixer != NULL && method->system != &tdm_torch_system && !hybrid)
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled",
                         method->name, mixer, model->architecture);
     enum tdm_status status = check_positions(model, settings->torch.tokens,

@@ -96,6 +96,17 @@ static const struct tdm_method methods[] = {
      .keys = torch_keys,
      HUGGING_FACE,
      .wrapper = &tdm_alst_wrapper},
+    {.name = "fpdt",
+     .summary =
+         "Ulysses-Offload (FPDT): Ulysses over ZeRO-3 chunk by chunk, chunks and checkpoints "
+         "in host memory",
+     .divides_sequence = true,
+     GPUS_FROM(2),
+     .divider = &tdm_fpdt_divider,
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .preset = tdm_fpdt_preset,
+     .wrapper = &tdm_fpdt_wrapper},
     {.name = "oomb",
      .summary = "chunk by chunk, K and V and their gradients in pages, tensor-parallel ranks: OOMB",
      .divides_sequence = true,

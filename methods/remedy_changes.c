@@ -73,6 +73,8 @@ static const struct row {
     {"checkpoint_every", "1", LARGER, .words = "checkpoint_every=1"},
     {"layer_checkpoint", "yes", NULL, .words = "grad_ckpt: true"},
     {"chunk", "1K", LARGER, .words = "chunk=1K"},
+    {"ds_sequence_parallel_fpdt_chunk_size", "16384", LARGER,
+     .words = "--ds-sequence-parallel-fpdt-chunk-size 16384"},
     {"pin_memory", "false", "true", .words = "\"pin_memory\": false", .host = TDM_HOST_GIVES},
     {"offload", "on", NULL, .words = "--offload", .host = TDM_HOST_TAKES},
     {"offload", "off", "on", .words = "offload=off", .host = TDM_HOST_GIVES},

@@ -17,6 +17,8 @@ uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t t
     if (context->divider->rings && context->balance == TDM_RING_ZIGZAG &&
         context->ulysses_degree % 2 != 0)
         multiple *= 2;
+    if (context->chunk_tokens > 0)
+        multiple = context->chunk_tokens;
     return tdm_size_mul(tdm_size_ceil_div(tokens, multiple), multiple);
 }
 

@@ -64,6 +64,7 @@ struct tdm_context {
     uint64_t ranks;                       /* that share a sequence; 0: all GPUs */
     uint64_t ring_degree, ulysses_degree; /* their product is the number of ranks */
     uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
+    uint64_t chunk_tokens; /* FPDT: tokens of all ranks that are computed together; 0: all */
 };
 
 /* The tokens of a sequence padded so that all ranks have equally many, and how many of them one
@@ -82,7 +83,10 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
 /* ---- dividers and their limits (method.c) ---- */
 
 extern const struct tdm_divider tdm_ring_divider, tdm_double_ring_divider, tdm_ulysses_divider,
-    tdm_usp_divider, tdm_torch_ring_divider, tdm_alst_divider, tdm_burst_divider;
+    tdm_usp_divider, tdm_torch_ring_divider, tdm_alst_divider, tdm_fpdt_divider, tdm_burst_divider;
+
+/* What FPDT's models have and no key sets: fused norms. */
+void tdm_fpdt_preset(struct tdm_method_settings *settings);
 
 /* Settles the degrees that the user did not set. */
 void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings);
@@ -99,5 +103,8 @@ enum tdm_status tdm_check_nodes(const char *method, uint64_t ranks, uint64_t gpu
 /* Adds the bytes of rings and all-to-alls (cost.c). */
 void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                       struct tdm_method_cost *cost);
+/* The same of FPDT: all-to-alls, chunks between GPU and host, and what runs again. */
+void tdm_fpdt_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                   struct tdm_method_cost *cost);
 
 #endif

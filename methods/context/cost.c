@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cost of dividing a sequence: the bytes that a GPU sends to other GPUs. */
+#include "methods/context/fpdt.h"
 #include "methods/method.h"
 
 #define BF16_BYTES 2.0
@@ -47,4 +48,28 @@ void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_set
     cost->ring = ring_of(c, b.key);
     cost->ring_forwards = layers * forwards;
     cost->ring_backwards = layers;
+}
+
+/* A chunk's K and V come back for every chunk behind it, in the forward, where a checkpoint runs it
+ * again, and once in the backward; there the queries of every chunk come back for every chunk
+ * before it: q, the output and its gradient, and dQ in fp32 in both directions. Everything goes to
+ * the host once. MLP and head run again in their backward. */
+void tdm_fpdt_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                   struct tdm_method_cost *cost)
+{
+    const struct tdm_torch_settings *s = &settings->torch;
+    const struct tdm_context *c = &s->context;
+    const double tokens = (double)tdm_context_local_tokens(c, s->tokens), layers = model->layers;
+    const double forwards = 1 + tdm_torch_forwards_again(model, s);
+    const double rows = tokens * (double)s->batch;
+    const double chunks = (double)tdm_fpdt_chunks(c, (uint64_t)tokens);
+    const struct rank_bytes b = bytes_of(model, s, tokens);
+    tdm_context_cost(model, settings, cost);
+    const double stored = 2 * b.query + 2 * b.key + rows * model->hidden * BF16_BYTES;
+    const double dq = 2 * FP32_BYTES / BF16_BYTES;
+    cost->host_bytes += layers * (forwards * (stored + (chunks - 1) * b.key) + 2 * b.key +
+                                  (chunks + 1) / 2 * (3 + dq) * b.query);
+    const double up = (model->parts & TDM_PART_PLAIN_MLP) != 0 ? 1 : 2;
+    cost->product_flops +=
+        2 * rows * model->hidden * (up * model->intermediate * layers + (double)model->vocabulary);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dividers of attention in Hugging Face's models: their keys, their checks, and their table. */
 #include "base/size.h"
+#include "methods/context/fpdt.h"
 #include "methods/context/parts.h"
 #include "methods/divisors.h"
 #include "methods/method.h"
@@ -9,6 +10,7 @@
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define MOST_RANKS 65536u
+#define MOST_CHUNK (UINT64_C(1) << 30)
 
 /* ---- keys ---- */
 
@@ -55,6 +57,14 @@ static const struct tdm_method_key usp_keys[] = {
     {.name = NULL},
 };
 
+static const struct tdm_method_key fpdt_keys[] = {
+    {"ds_sequence_parallel_fpdt_chunk_size", "N", "65536",
+     "tokens of a chunk, over all GPUs of a sequence", tdm_key_read_count,
+     FIELD(torch.context.chunk_tokens), 1, MOST_CHUNK},
+    {.name = NULL},
+};
+
+static const struct tdm_method_key *const fpdt_tables[] = {fpdt_keys, group_keys, NULL};
 static const struct tdm_method_key *const group_tables[] = {group_keys, NULL};
 static const struct tdm_method_key *const ring_tables[] = {ring_keys, group_keys, NULL};
 static const struct tdm_method_key *const torch_ring_tables[] = {torch_ring_keys, group_keys, NULL};
@@ -241,6 +251,74 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     return status == TDM_OK ? check_scores(model, settings, err) : status;
 }
 
+/* The parts of models that FPDT_Attention and FPDT_FFN know; a gate of the MLP is ours. */
+#define FPDT_PARTS (TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES)
+
+static bool is_fpdt_model(const struct tdm_model *model)
+{
+    for (uint32_t i = 0; i < model->layers; i++) {
+        const struct tdm_layer_kind *kind = &model->layer_kinds[i];
+        if (kind->window > 0 || kind->qk_norm || kind->post_norms || kind->experts || kind->no_rope)
+            return false;
+    }
+    return (model->parts & ~(uint32_t)FPDT_PARTS) == 0 && model->attention_softcap <= 0 &&
+           model->logits_softcap <= 0 && !model->offset_norms && model->latent.kv_rank == 0 &&
+           tdm_model_other_mixer(model) == NULL;
+}
+
+/* Chunks are divided into parts for the loss. */
+static enum tdm_status check_chunks(const struct tdm_method_settings *settings,
+                                    struct tdm_error *err)
+{
+    const struct tdm_context *c = &settings->torch.context;
+    const uint64_t multiple = c->ulysses_degree * TDM_FPDT_LOSS_PARTS;
+    const uint64_t tokens = settings->torch.tokens, padded = tdm_context_padded_tokens(c, tokens);
+    if (c->chunk_tokens % multiple != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set ds_sequence_parallel_fpdt_chunk_size: %" PRIu64
+                 " tokens are no multiple of %" PRIu64 ", %u parts of %" PRIu64 " ranks",
+                 c->chunk_tokens, multiple, TDM_FPDT_LOSS_PARTS, c->ulysses_degree);
+        return tdm_hint(err, "--set ds_sequence_parallel_fpdt_chunk_size=%" PRIu64,
+                        tdm_size_align(c->chunk_tokens, multiple));
+    }
+    if (padded / c->chunk_tokens > TDM_FPDT_MOST_CHUNKS) {
+        tdm_fail(err, TDM_USAGE, "method %s: more than %u chunks of %" PRIu64 " tokens",
+                 settings->method->name, TDM_FPDT_MOST_CHUNKS, c->chunk_tokens);
+        return tdm_hint(err, "--set ds_sequence_parallel_fpdt_chunk_size=%" PRIu64,
+                        tdm_size_align(tdm_size_ceil_div(tokens, TDM_FPDT_MOST_CHUNKS), multiple));
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status check_fpdt(const struct tdm_model *model,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const enum tdm_status status = check(model, settings, err);
+    if (status != TDM_OK)
+        return status;
+    if (!is_fpdt_model(model)) {
+        tdm_fail(err, TDM_USAGE, "method %s: FPDT's attention and MLP do not know all parts of %s",
+                 settings->method->name, model->architecture);
+        return tdm_hint(err, "models as llama-3.1-8b or starcoder2-7b; or method alst");
+    }
+    return check_chunks(settings, err);
+}
+
+static const char *fpdt_assumption(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings)
+{
+    (void)settings;
+    return (model->parts & TDM_PART_PLAIN_MLP) != 0
+               ? TDM_NOT_MEASURED "Ulysses-Offload as read in DeepSpeed 0.19"
+               : TDM_NOT_MEASURED "Ulysses-Offload as read in DeepSpeed 0.19, whose FPDT_FFN has "
+                                  "GELU alone; SwiGLU is counted in the same way";
+}
+
+void tdm_fpdt_preset(struct tdm_method_settings *settings)
+{
+    settings->torch.liger = TDM_LIGER_NORMS; /* apex's MixedFusedRMSNorm saves the same */
+}
+
 static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
@@ -281,6 +359,13 @@ const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .e
 /* DeepSpeed's own (runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF). */
 const struct tdm_divider tdm_alst_divider = {COMMON, .keys = group_tables, .exchanges = true,
                                              .repeats_kv = true, .heads_first = true};
+
+/* Ulysses-Offload. */
+const struct tdm_divider tdm_fpdt_divider = {.keys = fpdt_tables,
+                                             .exchanges = true,
+                                             .check = check_fpdt,
+                                             .assumption = fpdt_assumption,
+                                             .cost = tdm_fpdt_cost};
 
 const struct tdm_divider tdm_usp_divider = {
     COMMON,

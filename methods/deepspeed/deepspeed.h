@@ -48,6 +48,6 @@ struct tdm_deepspeed_settings {
 
 /* The methods (method.c). */
 extern const struct tdm_wrapper tdm_deepspeed_zero1_wrapper, tdm_zero2_wrapper, tdm_zero3_wrapper,
-    tdm_zero3_offload_wrapper, tdm_alst_wrapper;
+    tdm_zero3_offload_wrapper, tdm_alst_wrapper, tdm_fpdt_wrapper;
 
 #endif

@@ -284,6 +284,27 @@ static const struct tdm_method_key alst_assumed_keys[] = {
     {.name = NULL},
 };
 
+/* DeepSpeed's own checkpoints are reentrant. */
+static enum tdm_status read_reentrant(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const enum tdm_status status = tdm_key_read_choice(key, value, settings, err);
+    if (status == TDM_OK && settings->torch.checkpointing == TDM_CHECKPOINTING_ON)
+        settings->torch.checkpointing = TDM_CHECKPOINTING_REENTRANT;
+    return status;
+}
+
+/* What Megatron-DeepSpeed's script of FPDT switches on (ds_pretrain_gpt_6.7B_fpdt_32k.sh). */
+static const struct tdm_method_key fpdt_assumed_keys[] = {
+    {"checkpointing", "off|on", "on", "--deepspeed-activation-checkpointing, of every layer",
+     read_reentrant, .field = offsetof(struct tdm_method_settings, torch.checkpointing)},
+    {"checkpoint_offload", "no|yes", "yes",
+     "--checkpoint-in-cpu: inputs of checkpointed layers in host memory", tdm_key_read_choice,
+     .field = offsetof(struct tdm_method_settings, torch.checkpoint_offload),
+     .needs = {&needs_alst_checkpoints}},
+    {.name = NULL},
+};
+
 static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, moe_keys,
                                                             alst_keys, NULL};
 static const struct tdm_method_key *const zero3_tables[] = {
@@ -295,12 +316,38 @@ static const struct tdm_method_key *const alst_tables[] = {
     alst_assumed_keys, zero3_keys,  stage3_keys, nvme_keys,
     zeropp_keys,       common_keys, alst_keys,   NULL};
 
+static const struct tdm_method_key *const fpdt_tables[] = {
+    fpdt_assumed_keys, zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, NULL};
+
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
                                        "modules_to_save", "autocast", NULL};
 static const char *const without3[] = {
     "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
     "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
+
+/* The model is Megatron-DeepSpeed's: what is transformers' or peft's has no effect. */
+static const char *const without_fpdt[] = {"weights_dtype",
+                                           "grads",
+                                           "lora",
+                                           "quantization",
+                                           "double_quantization",
+                                           "bnb_keeps_inputs",
+                                           "modules_to_save",
+                                           "lora_dropout",
+                                           "autocast",
+                                           "logits",
+                                           "logits_chunk",
+                                           "transformers",
+                                           "loss_held",
+                                           "num_labels",
+                                           "compile",
+                                           "lora_rank",
+                                           "lora_targets",
+                                           "use_rslora",
+                                           "use_cache",
+                                           "liger",
+                                           NULL};
 
 static bool is_odd(uint64_t elements, uint64_t ranks)
 {
@@ -592,16 +639,20 @@ const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
 /* The second communicator is for barriers. */
-#define ZERO3                                                                                    \
-    .without = without3, .communicators = 1, .check = check3, .cost = add_cost,                  \
-    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,                 \
-    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
-    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
-    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
-    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
+#define ZERO3                                                                           \
+    .communicators = 1, .check = check3, .cost = add_cost, .assumption = assumption3,   \
+    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
+    .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
+    .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \
+    .leave_module = tdm_zero3_leave, .gradient = tdm_zero3_gradient,                    \
+    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                        \
     .weight_bytes = tdm_zero3_weight_bytes
 
-const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};
+const struct tdm_wrapper tdm_zero3_wrapper = {
+    .name = "zero3", .keys = zero3_tables, .without = without3, ZERO3};
 const struct tdm_wrapper tdm_zero3_offload_wrapper = {
-    .name = "zero3-offload", .keys = zero3_offload_tables, ZERO3};
-const struct tdm_wrapper tdm_alst_wrapper = {.name = "alst", .keys = alst_tables, ZERO3};
+    .name = "zero3-offload", .keys = zero3_offload_tables, .without = without3, ZERO3};
+const struct tdm_wrapper tdm_alst_wrapper = {
+    .name = "alst", .keys = alst_tables, .without = without3, ZERO3};
+const struct tdm_wrapper tdm_fpdt_wrapper = {
+    .name = "fpdt", .keys = fpdt_tables, .without = without_fpdt, ZERO3};

@@ -82,6 +82,14 @@ void tdm_eager_end(struct tdm_eager *m)
     m->pools = NULL;
 }
 
+#define POOL_STREAMS 32u
+#define DEEPSPEED_STREAMS 2u
+
+uint32_t tdm_eager_next_stream(struct tdm_eager *m)
+{
+    return 1 + (DEEPSPEED_STREAMS + m->streams_made++) % POOL_STREAMS;
+}
+
 /* ---- storages ---- */
 
 static void note_peak(struct tdm_eager *m)
@@ -517,6 +525,16 @@ void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_
     saved->value = tdm_value_view(m, value);
     if (value->storage->category == TDM_METHOD_WORKSPACE)
         tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
+}
+
+struct tdm_eager_value *tdm_node_release(struct tdm_eager *m, struct tdm_node *node, uint32_t i)
+{
+    struct tdm_eager_value *value = tdm_node_saved(m, node, i);
+    if (node->saved[i].frame == NULL) {
+        tdm_drop(m, node->saved[i].value);
+        node->saved[i].value = NULL;
+    }
+    return value;
 }
 
 void tdm_node_hold(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)

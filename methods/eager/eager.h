@@ -23,6 +23,7 @@
 
 #include <setjmp.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* What bytes are for: rows of printed tables. The names are those of a program's buffers. */
@@ -242,6 +243,7 @@ struct tdm_eager {
     struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
     struct tdm_frame *repeating; /* the frame that is being recomputed, or NULL */
     uint32_t stream;             /* of new allocations */
+    uint32_t streams_made;       /* by tdm_eager_next_stream */
     enum tdm_method_category category; /* of new allocations */
     struct tdm_label label;            /* of new allocations; in a backward, that of the node */
     uint64_t sequence;
@@ -279,6 +281,16 @@ void tdm_eager_end(struct tdm_eager *m);
 
 /* The process has no memory: leaves to m->no_memory, as nothing that follows could be right. */
 void tdm_eager_no_memory(struct tdm_eager *m) __attribute__((noreturn));
+
+/* Must every tile and chunk be run, also those that do what the ones before them did? */
+static inline bool tdm_eager_runs_all(const struct tdm_eager *m)
+{
+    return m->observe != NULL || m->runs_all_tiles;
+}
+
+/* torch.cuda.Stream(): one of a pool of 32, in turn, of which DeepSpeed has the first two
+ * (c10/cuda/CUDAStream.cpp, kStreamsPerPool). */
+uint32_t tdm_eager_next_stream(struct tdm_eager *m);
 
 /* ---- values ---- */
 
@@ -352,6 +364,10 @@ struct tdm_eager_value *tdm_mark(struct tdm_eager *m, const struct tdm_eager_op 
                                  void *context, struct tdm_eager_value *x);
 /* A new reference to saved tensor number i. A checkpointed function first runs again, once. */
 struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
+
+/* The same, where the backward lets go of the tensor before it ends, as of an attribute of a Python
+ * function's ctx. The node has it no more. */
+struct tdm_eager_value *tdm_node_release(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
 
 /* loss.backward(grad). NULL: ones. */
 void tdm_backward(struct tdm_eager *m, struct tdm_eager_value *loss, struct tdm_eager_value *grad);

@@ -86,8 +86,7 @@ static void start_tiles(struct tiles *t)
 
 static bool may_skip(const struct tdm_eager *m)
 {
-    return m->observe == NULL && !m->runs_all_tiles &&
-           (m->gradient_ready == NULL || m->follower.digest != NULL);
+    return !tdm_eager_runs_all(m) && (m->gradient_ready == NULL || m->follower.digest != NULL);
 }
 
 /* Tensors that casts, checkpoints and their recomputation have counted so far. */

@@ -11,9 +11,8 @@
 /* True: q, k and v stay where the product wrote them, and so do their gradients, without copies. */
 static bool interleaved(const struct tdm_megatron *t)
 {
-    return t->set.learned_positions && t->heads == t->groups && t->sharing == 1 &&
-           t->layout.context == 1 && !(t->flash && t->batch > 1) &&
-           t->set.attention != TDM_BACKEND_UNFUSED;
+    return !t->rotates && t->heads == t->groups && t->sharing == 1 && t->layout.context == 1 &&
+           !(t->flash && t->batch > 1) && t->set.attention != TDM_BACKEND_UNFUSED;
 }
 
 static void split_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -299,7 +298,7 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
             tdm_drop(m, parts[i]);
             parts[i] = y;
         }
-        if (t->set.learned_positions)
+        if (!t->rotates)
             continue;
         y = rotate(t, parts[i]);
         tdm_drop(m, parts[i]);

@@ -121,12 +121,16 @@ static void add_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
 static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
                       struct megatron_layer *layer, const struct tdm_layer_kind *kind)
 {
-    uint64_t hidden = t->config->hidden, fc1 = t->set.gelu_mlp ? t->width : 2 * t->width;
+    uint64_t hidden = t->config->hidden, fc1 = t->gated ? 2 * t->width : t->width;
     bool biased = t->set.linear_bias;
-    if (t->config->latent.kv_rank > 0)
+    if (kind->mamba)
+        megatron_add_mamba(t, chunk, layer, add);
+    else if (t->config->latent.kv_rank > 0)
         add_latent_attention(t, chunk, layer);
-    else
+    else if (!kind->no_attention)
         add_attention(t, chunk, layer, kind);
+    if (kind->no_mlp)
+        return;
     if (kind->experts) {
         add_experts(t, chunk, layer);
         return;

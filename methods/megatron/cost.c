@@ -50,7 +50,8 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
         again = 1;
     cost->attention_flops *= (3.5 + again) / 3.5;
     if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_RECOMPUTED_MLP) != 0)
-        extra = (s->gelu_mlp ? 2.0 : 3.0) * model->hidden * model->intermediate * model->layers /
+        extra = (s->gelu_mlp || (model->parts & TDM_PART_PLAIN_MLP) != 0 ? 2.0 : 3.0) *
+                model->hidden * model->intermediate * model->layers /
                 (double)tdm_model_active_matmul_parameters(model);
     cost->product_flops += forward * extra;
     if (s->packed && !s->hybrid && s->longest > 0) /* of each sequence by itself */
@@ -87,6 +88,8 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
     double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
     double layers = (double)(l.chunk_layers * l.chunks) * (double)l.microbatches;
+    /* A layer of a hybrid model has one block. */
+    const double blocks = (model->parts & TDM_PART_ONE_MIXER) != 0 ? 1 : 2;
     double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;
     double hidden = rows * model->hidden * BF16_BYTES;
     double dims = (double)(model->head_dim + megatron_value_dim(model)); /* of k and v; q and o */
@@ -107,7 +110,7 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     tdm_traffic_add_exchange(&cost->exposed, heads,
                              layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1));
     tdm_traffic_add(&cost->exposed, tensor,
-                    layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1));
+                    layers * blocks * 2 * share(l.tensor) * hidden * (forwards + 1));
     /* Ranks that share KV heads gather the joint q, k, v. */
     if (model->latent.kv_rank == 0 && l.tensor > model->kv_heads)
         tdm_traffic_add(&cost->exposed, tensor,
@@ -116,7 +119,7 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
                             BF16_BYTES * (forwards + 1));
     /* The input of a product is gathered again for its weight's gradient. */
     if (l.sequence_parallel && (settings->torch.lora_rank == 0 || s->regather))
-        tdm_traffic_add(&cost->sent, tensor, layers * 2 * share(l.tensor) * hidden);
+        tdm_traffic_add(&cost->sent, tensor, layers * blocks * share(l.tensor) * hidden);
     if (l.pipeline > 1)
         tdm_traffic_add(&cost->exposed, stages,
                         2 * (double)(l.microbatches * l.chunks) * hidden /

@@ -2,6 +2,7 @@
 /* Layers of a chunk, and the parts of them that are recomputed in the backward.
  * Sources: megatron/core/transformer/{transformer_block,transformer_layer,mlp}.py,
  * tensor_parallel/random.py (CheckpointFunction). */
+#include "methods/eager/ops.h"
 #include "methods/megatron/parts.h"
 
 static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron_layer *layer,
@@ -14,7 +15,9 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
         megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias, layer->fc1, NULL,
                              &layer->adapters[ADAPTED_FC1]);
     tdm_label(m, "mlp.activation");
-    struct tdm_eager_value *active = megatron_activation(t, wide, layer->fc1_bias);
+    const bool fused = (t->config->parts & TDM_PART_PLAIN_MLP) == 0;
+    struct tdm_eager_value *active = fused ? megatron_activation(t, wide, layer->fc1_bias)
+                                           : tdm_activate(m, t->config->activation, wide);
     tdm_label(m, "mlp.linear_fc2");
     struct tdm_eager_value *y =
         megatron_row_linear(t, active, layer->fc2, &layer->adapters[ADAPTED_FC2]);
@@ -45,6 +48,31 @@ static struct tdm_eager_value *attend(struct tdm_megatron *t, const struct megat
     return attended;
 }
 
+/* The MLP, which may run again in the backward. */
+static struct tdm_eager_value *run_mlp(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                       struct tdm_eager_value *x)
+{
+    return megatron_recomputes(t, TDM_RECOMPUTED_MLP)
+               ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &x, 1)
+               : mlp(t, &t->chunks[chunk].layers[number], x);
+}
+
+/* A layer of a hybrid model: Mamba-2, attention or an MLP (ssm/mamba_layer.py,
+ * transformer/transformer_layer.py, mlp_layer.py). */
+static struct tdm_eager_value *run_single(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                          struct tdm_eager_value *x)
+{
+    const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
+    const bool scans = layer->mamba[MAMBA_IN] != NULL, attends = layer->qkv != NULL;
+    struct tdm_eager_value *made = scans     ? megatron_mamba(t, layer, x)
+                                   : attends ? attend(t, layer, x)
+                                             : run_mlp(t, chunk, number, x);
+    tdm_label(t->m, "bias_dropout_add");
+    struct tdm_eager_value *y = megatron_add(t, made, NULL, x);
+    tdm_drop(t->m, made);
+    return y;
+}
+
 static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
                                          struct tdm_eager_value *x)
 {
@@ -53,15 +81,18 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     struct tdm_label label = m->label;
     m->label.layer =
         chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
+    if ((t->config->parts & TDM_PART_ONE_MIXER) != 0) {
+        struct tdm_eager_value *only = run_single(t, chunk, number, x);
+        m->label = label;
+        return only;
+    }
     struct tdm_eager_value *attended =
         layer->kv_latent != NULL ? megatron_latent_attention(t, layer, x) : attend(t, layer, x);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
-    bool again = megatron_recomputes(t, TDM_RECOMPUTED_MLP) && layer->router == NULL;
     made = layer->router != NULL ? megatron_experts(t, layer, middle)
-           : again               ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
-                                 : mlp(t, layer, middle);
+                                 : run_mlp(t, chunk, number, middle);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *y = megatron_add(t, made, layer->fc2_bias, middle);
     tdm_drop(m, made);

@@ -8,6 +8,7 @@
 #include "methods/eager/te_float8.h"
 #include "methods/megatron/megatron.h"
 #include "methods/method.h"
+#include "methods/torch/mamba.h"
 
 /* LoRA's A and B; NULL: the module has no adapter. */
 struct megatron_adapter {
@@ -26,7 +27,8 @@ struct megatron_layer {
     /* A mixture: fc1 and fc2 of this rank's experts in turn, and of the shared ones as one. */
     struct tdm_eager_value *router, **experts, *shared_fc1, *shared_fc2;
     uint64_t local_experts;
-    bool float8; /* its products are of 8 bits */
+    struct tdm_eager_value *mamba[MAMBA_WEIGHTS]; /* of Mamba-2, whose norm is qkv_norm; or NULL */
+    bool float8;                                  /* its products are of 8 bits */
     struct megatron_adapter adapters[ADAPTED_MODULES];
 };
 
@@ -89,6 +91,8 @@ struct tdm_megatron {
     uint64_t lora_rank; /* 0: all parameters are trained */
     uint32_t lora_targets;
     bool sequence_parallel, tied, tied_here; /* in this stage */
+    bool rotates;                            /* q and k, by their places */
+    bool gated;                              /* MLPs have two products in place of one */
     struct megatron_chunk *chunks;
     struct megatron_action *actions;
     uint32_t action_count, next_action, microbatches;
@@ -225,6 +229,18 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
 struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
                                                   const struct megatron_layer *layer,
                                                   struct tdm_eager_value *x);
+/* Mamba-2 in place of attention (mamba.c): refuses what cannot run; adds a layer's parameters, by
+ * `add`; from the input of a layer to what is added to it. */
+enum tdm_status megatron_check_mamba(const struct tdm_model *model,
+                                     const struct tdm_method_settings *settings,
+                                     const struct tdm_megatron_layout *l, struct tdm_error *err);
+void megatron_add_mamba(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                        struct megatron_layer *layer,
+                        void (*add)(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                                    struct tdm_eager_value **place, uint64_t rows,
+                                    uint64_t columns));
+struct tdm_eager_value *megatron_mamba(struct tdm_megatron *t, const struct megatron_layer *layer,
+                                       struct tdm_eager_value *x);
 /* The MLP of a layer with experts, with its norm (experts.c). */
 struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct megatron_layer *layer,
                                          struct tdm_eager_value *x);

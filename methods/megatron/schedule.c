@@ -146,7 +146,7 @@ static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chu
  * of the longest, whole. A cache keeps them. */
 static void make_angles(struct tdm_megatron *t)
 {
-    if (t->angles == NULL && !t->set.learned_positions)
+    if (t->angles == NULL && t->rotates)
         t->angles = tdm_value_new(
             t->m, t->packed ? t->longest : t->tokens,
             t->config->latent.kv_rank > 0 ? t->config->rotary_dim : t->config->head_dim, FP32);

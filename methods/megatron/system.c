@@ -337,8 +337,8 @@ static enum tdm_status check_model(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "method %s: latent attention with biases is not modelled", method);
         return tdm_hint(err, "disable_bias_linear=yes");
     }
-    if (model->parts != 0 || model->scaled_embedding || model->attention_softcap > 0 ||
-        model->layer_kinds[0].post_norms || model->whole_qk_norm) {
+    if ((model->parts != 0 && model->mamba.heads == 0) || model->scaled_embedding ||
+        model->attention_softcap > 0 || model->layer_kinds[0].post_norms || model->whole_qk_norm) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: %s is a %s, whose norms or capped scores Megatron-LM's GPT model has "
                  "not",
@@ -460,6 +460,8 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
     if (status == TDM_OK)
         status = divide_heads(model, settings, &l, err);
     if (status == TDM_OK)
+        status = megatron_check_mamba(model, settings, &l, err);
+    if (status == TDM_OK)
         status = check_packed(model, settings, &l, err);
     if (status == TDM_OK)
         status = check_window(model, settings, &l, err);
@@ -490,6 +492,8 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings)
 {
     struct tdm_megatron_layout l;
+    if (model->mamba.heads > 0)
+        return TDM_NOT_MEASURED "Mamba-2 as read in Megatron-Core and mamba_ssm";
     if (model->latent.kv_rank == 0 && tdm_megatron_layout(model, settings, &l, NULL) == TDM_OK &&
         l.tensor > model->kv_heads)
         return TDM_NOT_MEASURED "tensor ranks that share a KV head, as read in Megatron-Core";
@@ -541,6 +545,8 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
         t->batch = 1;
     }
     t->sequence_parallel = l->sequence_parallel;
+    t->rotates = !t->set.learned_positions && (config->parts & TDM_PART_NO_ANGLES) == 0;
+    t->gated = !t->set.gelu_mlp && (config->parts & TDM_PART_PLAIN_MLP) == 0;
     t->part_rows = t->sequence_parallel ? t->rows / l->tensor : t->rows;
     t->heads = config->query_heads / l->tensor;
     t->sharing = l->tensor > config->kv_heads ? l->tensor / config->kv_heads : 1;

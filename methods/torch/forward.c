@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The forward of a whole model (embedding, layers, head and loss), and its backward. */
 #include "base/size.h"
+#include "methods/context/fpdt.h"
 #include "methods/eager/cut.h"
 #include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
@@ -215,9 +216,28 @@ static struct tdm_eager_value *loss_by_parts(struct tdm_torch_model *t,
                                                   : tdm_torch_chunked_loss(t, hidden);
 }
 
+/* FPDT: losses of all ranks' tokens, and their mean. */
+static struct tdm_eager_value *losses_by_chunks(struct tdm_torch_model *t,
+                                                struct tdm_eager_value *hidden)
+{
+    const struct tdm_context *c = &t->settings.context;
+    const uint64_t parts = tdm_fpdt_chunks(c, t->settings.tokens) * TDM_FPDT_LOSS_PARTS;
+    struct tdm_eager_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
+    tdm_label(t->m, "lm_head");
+    struct tdm_eager_value *losses =
+        tdm_fpdt_losses(t->m, input, t->head, parts, c->ulysses_degree);
+    tdm_drop(t->m, input);
+    losses = tdm_module_leave(t, TDM_MODULE_HEAD, losses);
+    struct tdm_eager_value *loss = tdm_mean(t->m, losses);
+    tdm_drop(t->m, losses);
+    return loss;
+}
+
 static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden)
 {
+    if (t->settings.context.chunk_tokens > 0)
+        return losses_by_chunks(t, hidden);
     if (t->settings.logits == TDM_LOGITS_SCORE)
         return score_and_loss(t, hidden);
     const struct tdm_function tile = {.run = tile_loss, .model = t};

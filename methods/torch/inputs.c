@@ -143,6 +143,8 @@ static void angles(struct tdm_torch_model *t, struct tdm_eager_value **cosine,
 {
     struct tdm_eager *m = t->m;
     uint64_t tokens = t->settings.tokens, dim = t->config->rotary_dim;
+    if (t->settings.context.chunk_tokens > 0) /* FPDT rotates what came from all ranks */
+        tokens *= t->settings.context.ulysses_degree;
     struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, FP32);
     struct tdm_eager_value *half = tdm_value_new(m, tokens, dim / 2, FP32);
     tdm_cublas(m);

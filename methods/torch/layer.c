@@ -2,6 +2,7 @@
 /* A decoder layer as the Python code runs it: a value is dropped where Python rebinds its name, or
  * where the name goes out of scope. */
 #include "base/size.h"
+#include "methods/context/fpdt.h"
 #include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/quantized.h"
@@ -70,7 +71,9 @@ static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_
      * residual has it too (transformers/monkey_patch.py, in_place=False). */
     bool compiled = t->settings.compile != TDM_COMPILE_NO && weight != t->final_norm;
     if ((t->settings.liger & TDM_LIGER_NORMS) != 0 || compiled)
-        return tdm_liger_norm(m, x, weight, t->layers[0].post_attention_norm != NULL || compiled);
+        return tdm_liger_norm(m, x, weight,
+                              t->layers[0].post_attention_norm != NULL || compiled ||
+                                  t->settings.context.chunk_tokens > 0);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
     if ((t->config->parts & TDM_PART_MEAN_NORMS) != 0)
@@ -168,12 +171,44 @@ static struct tdm_eager_value *fused(struct tdm_eager *m, const struct tdm_torch
     return again ? tdm_discard(m, y, &value, 1) : y;
 }
 
+/* FPDT: modules of q, k and v run as one. */
+static struct tdm_eager_value *attend_by_chunks(struct tdm_eager *m,
+                                                const struct tdm_torch_model *t,
+                                                const struct torch_layer *layer,
+                                                struct tdm_eager_value *x)
+{
+    struct tdm_fpdt_attention attention = {.context = &t->settings.context,
+                                           .batch = t->settings.batch,
+                                           .query_heads = t->config->query_heads,
+                                           .kv_heads = t->config->kv_heads,
+                                           .tokens = t->settings.tokens,
+                                           .head_dim = t->config->head_dim,
+                                           .cosine = t->cosine,
+                                           .sine = t->sine};
+    struct tdm_eager_value *input = tdm_take(x);
+    for (unsigned i = 0; i < 3; i++) {
+        attention.weight[i] = layer->weight[TDM_PROJECTION_Q + i];
+        attention.bias[i] = layer->bias[TDM_PROJECTION_Q + i];
+        input = tdm_replace(m, input, tdm_module_enter(t, attention.weight[i]->module, input));
+    }
+    tdm_label(m, "self_attn.attention");
+    struct tdm_eager_value *heads = tdm_fpdt_attention(m, &attention, input);
+    tdm_drop(m, input);
+    for (unsigned i = 3; i-- > 0;)
+        heads = tdm_module_leave(t, attention.weight[i]->module, heads);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_O, heads);
+    tdm_drop(m, heads);
+    return y;
+}
+
 static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
                                       uint32_t number, struct tdm_eager_value *x,
                                       struct tdm_eager_value **kept)
 {
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_eager_value *qkv[3];
+    if (t->settings.context.chunk_tokens > 0)
+        return attend_by_chunks(m, t, layer, x);
     tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
     struct tdm_eager_value *gate = tdm_torch_heads(m, t, number, x, qkv);
     struct tdm_eager_value *turned_q = qkv[0], *turned_k = qkv[1], *v = qkv[2];
@@ -309,6 +344,33 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
     tdm_drop(m, product);
     return tdm_torch_dropout(m, t, y);
+}
+
+/* FPDT: modules of the MLP run as one. */
+static struct tdm_eager_value *mlp_by_chunks(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                             const struct torch_layer *layer,
+                                             struct tdm_eager_value *x)
+{
+    const struct tdm_context *c = &t->settings.context;
+    const struct tdm_fpdt_mlp weights = {.parts = tdm_fpdt_chunks(c, t->settings.tokens) *
+                                                  TDM_FPDT_MLP_PARTS,
+                                         .gate = layer->weight[TDM_PROJECTION_GATE],
+                                         .up = layer->weight[TDM_PROJECTION_UP],
+                                         .down = layer->weight[TDM_PROJECTION_DOWN],
+                                         .up_bias = layer->bias[TDM_PROJECTION_UP],
+                                         .down_bias = layer->bias[TDM_PROJECTION_DOWN]};
+    struct tdm_eager_value *const modules[] = {weights.gate, weights.up, weights.down};
+    struct tdm_eager_value *input = tdm_take(x);
+    for (unsigned i = 0; i < 3; i++)
+        if (modules[i] != NULL)
+            input = tdm_replace(m, input, tdm_module_enter(t, modules[i]->module, input));
+    tdm_label(m, "mlp");
+    struct tdm_eager_value *y = tdm_fpdt_mlp(m, &weights, input);
+    tdm_drop(m, input);
+    for (unsigned i = 3; i-- > 0;)
+        if (modules[i] != NULL)
+            y = tdm_module_leave(t, modules[i]->module, y);
+    return y;
 }
 
 static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, uint32_t number,
@@ -469,6 +531,8 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
                                    : t->config->experts.all_rows && layer->router != NULL
                                        ? tdm_torch_all_experts(m, t, layer, tokens)
                                    : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
+                                   : t->settings.context.chunk_tokens > 0
+                                       ? mlp_by_chunks(m, t, layer, tokens)
                                    : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
                                                       : mlp(m, t, layer, tokens);
     if (layer->router != NULL && t->config->experts.beside) {

@@ -118,7 +118,8 @@ static struct tdm_eager_value *norm_gradient(struct tdm_eager *m, const struct s
     return dx;
 }
 
-/* _mamba_chunk_scan_combined_bwd. *again: the output, where the scan applies the gate. */
+/* _mamba_chunk_scan_combined_bwd. *again: the output, where the scan applies the gate; NULL: it is
+ * not made again. */
 static void scan_gradients(struct tdm_eager *m, const struct scan *s, uint64_t sequences,
                            struct tdm_eager_value **again, struct tdm_eager_value *vectors[3])
 {
@@ -132,7 +133,8 @@ static void scan_gradients(struct tdm_eager *m, const struct scan *s, uint64_t s
     tdm_drop(m, states);
     if (!s->normed) { /* _chunk_scan_bwd_dz */
         struct tdm_eager_value *skip = tdm_value_new(m, tiles * s->chunks, s->heads, FP32);
-        *again = of_tokens(m, s, s->inner);
+        if (again != NULL)
+            *again = of_tokens(m, s, s->inner);
         dout = of_tokens(m, s, s->inner);
         vectors[2] = tdm_value_new(m, 1, s->heads, BF16);
         tdm_drop(m, skip);
@@ -193,18 +195,21 @@ static void mamba_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < node->saved_count; i++)
         saved[i] = tdm_node_saved(m, node, i);
     const struct scan s = scan_of(node, saved[SAVED_ALL], saved[SAVED_MADE], saved[SAVED_KERNEL]);
-    struct tdm_eager_value *again = of_tokens(m, &s, s.inner);
+    const bool product = saved[SAVED_OUT] != NULL;
+    struct tdm_eager_value *again = product ? of_tokens(m, &s, s.inner) : NULL;
     struct tdm_eager_value *convolved = of_tokens(m, &s, s.width);
     struct tdm_eager_value *dall = tdm_value_like(m, saved[SAVED_ALL]);
     struct tdm_eager_value *dconvolved = of_tokens(m, &s, s.width);
-    tdm_cublas(m);
-    struct tdm_eager_value *dout = of_tokens(m, &s, s.inner), *dmade = NULL, *dnorm = NULL,
-                           *gated = NULL;
+    struct tdm_eager_value *dout = NULL, *dmade = NULL, *dnorm = NULL, *gated = NULL;
+    if (product) {
+        tdm_cublas(m);
+        dout = of_tokens(m, &s, s.inner);
+    }
     if (s.normed)
         dmade = norm_gradient(m, &s, &dnorm);
-    scan_gradients(m, &s, node->facts[4], &gated, vectors);
+    scan_gradients(m, &s, node->facts[4], product ? &gated : NULL, vectors);
     struct tdm_eager_value *dweight =
-        tdm_value_like(m, saved[SAVED_OUT]); /* einsum of the gradient and the output */
+        product ? tdm_value_like(m, saved[SAVED_OUT]) : NULL; /* of the gradient and the output */
     struct tdm_eager_value *wide[] = {
         tdm_value_new(m, saved[SAVED_KERNEL]->rows, saved[SAVED_KERNEL]->columns, FP32),
         tdm_value_new(m, 1, s.width, FP32)};
@@ -217,7 +222,8 @@ static void mamba_backward(struct tdm_eager *m, struct tdm_node *node,
     set_result(m, node, IN_SKIP, vectors[2], results);
     if (s.normed)
         set_result(m, node, IN_NORM, dnorm, results);
-    set_result(m, node, IN_OUT, dweight, results);
+    if (product)
+        set_result(m, node, IN_OUT, dweight, results);
     struct tdm_eager_value *const locals[] = {wide[1], wide[0],    gated,     dmade,
                                               dout,    dconvolved, convolved, again};
     for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
@@ -226,25 +232,27 @@ static void mamba_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-/* mamba_split_conv1d_scan_combined: convolution, scan, norm and the product behind them. */
-static struct tdm_eager_value *mamba_scan(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                          struct tdm_eager_value *const inputs[INPUTS])
+/* Convolution, scan, norm and the product behind them. */
+struct tdm_eager_value *tdm_mamba_scan(struct tdm_eager *m, const struct tdm_scan_shape *shape,
+                                       const struct tdm_scan_inputs *given)
 {
     static const struct tdm_eager_op op = {"MambaSplitConv1dScanCombinedFnBackward", false,
                                            mamba_backward};
-    const struct tdm_mamba *config = &t->config->mamba;
+    struct tdm_eager_value *const inputs[INPUTS] = {
+        [IN_ALL] = given->all,   [IN_KERNEL] = given->kernel, [IN_KERNEL_BIAS] = given->kernel_bias,
+        [IN_TIME] = given->time, [IN_DECAY] = given->decay,   [IN_SKIP] = given->skip,
+        [IN_NORM] = given->norm, [IN_OUT] = given->out};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, INPUTS);
-    const uint64_t sequences = inputs[IN_ALL]->rows / t->settings.tokens;
+    const uint64_t sequences = shape->sequences;
     const struct scan s = {.tokens = inputs[IN_ALL]->rows,
-                           .inner = (uint64_t)config->heads * config->head_dim,
-                           .heads = config->heads,
-                           .groups = config->groups,
-                           .state = config->state,
+                           .inner = shape->heads * shape->head_dim,
+                           .heads = shape->heads,
+                           .groups = shape->groups,
+                           .state = shape->state,
                            .width = inputs[IN_KERNEL]->rows,
-                           .chunk = config->chunk,
-                           .chunks =
-                               sequences * tdm_size_ceil_div(t->settings.tokens, config->chunk),
-                           .normed = config->norm};
+                           .chunk = shape->chunk,
+                           .chunks = sequences * tdm_size_ceil_div(shape->tokens, shape->chunk),
+                           .normed = given->norm != NULL};
     if (node != NULL) {
         const uint64_t facts[] = {s.groups, s.chunk, s.chunks, s.heads, sequences, s.normed};
         for (unsigned i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
@@ -266,11 +274,13 @@ static struct tdm_eager_value *mamba_scan(struct tdm_eager *m, const struct tdm_
         made = of_tokens(m, &s, s.inner);
         tdm_drop(m, products);
     }
-    struct tdm_eager_value *weight =
-        m->autocast ? tdm_cast(m, inputs[IN_OUT], BF16) : tdm_take(inputs[IN_OUT]);
-    tdm_cublas(m);
-    struct tdm_eager_value *y = of_tokens(m, &s, weight->rows);
-    tdm_drop(m, out);
+    struct tdm_eager_value *weight = NULL, *y = out;
+    if (given->out != NULL) {
+        weight = m->autocast ? tdm_cast(m, given->out, BF16) : tdm_take(given->out);
+        tdm_cublas(m);
+        y = of_tokens(m, &s, weight->rows);
+        tdm_drop(m, out);
+    }
     struct tdm_eager_value *const saved[] = {
         inputs[IN_ALL], inputs[IN_KERNEL], made,  inputs[IN_DECAY], inputs[IN_SKIP],
         weight,         inputs[IN_NORM],   scales};
@@ -281,6 +291,33 @@ static struct tdm_eager_value *mamba_scan(struct tdm_eager *m, const struct tdm_
                                               passed, decays, dt,   convolved};
     for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
         tdm_drop(m, locals[i]);
+    return tdm_node_finish(m, node, y);
+}
+
+static void groups_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *x = tdm_node_saved(m, node, 0), *scales = tdm_node_saved(m, node, 1);
+    const struct scan s = {.tokens = x->rows, .inner = x->columns, .groups = node->facts[0]};
+    (void)grads;
+    results[0] = norm_gradient(m, &s, &results[1]);
+    tdm_drop(m, scales);
+    tdm_drop(m, x);
+}
+
+struct tdm_eager_value *tdm_mamba_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *weight, uint64_t groups)
+{
+    static const struct tdm_eager_op op = {"LayerNormFnBackward", false, groups_backward};
+    struct tdm_eager_value *const inputs[] = {x, weight};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    struct tdm_eager_value *y = tdm_value_like(m, x);
+    struct tdm_eager_value *scales = tdm_value_new(m, groups * x->rows, 1, FP32);
+    if (node != NULL)
+        node->facts[0] = groups;
+    tdm_node_save(m, node, x);
+    tdm_node_save(m, node, scales);
+    tdm_drop(m, scales);
     return tdm_node_finish(m, node, y);
 }
 
@@ -296,16 +333,23 @@ struct tdm_eager_value *tdm_torch_mamba(struct tdm_eager *m, const struct tdm_to
         all = tdm_replace(m, all, tdm_mul_number(m, all));
     tdm_label(m, "mamba");
     struct tdm_eager_value *decay = tdm_torch_minus_exp(m, layer->mamba[MAMBA_DECAY]);
-    struct tdm_eager_value *const inputs[INPUTS] = {[IN_ALL] = all,
-                                                    [IN_KERNEL] = layer->mamba[MAMBA_KERNEL],
-                                                    [IN_KERNEL_BIAS] =
-                                                        layer->mamba[MAMBA_KERNEL_BIAS],
-                                                    [IN_TIME] = layer->mamba[MAMBA_TIME],
-                                                    [IN_DECAY] = decay,
-                                                    [IN_SKIP] = layer->mamba[MAMBA_SKIP],
-                                                    [IN_NORM] = layer->mamba[MAMBA_NORM],
-                                                    [IN_OUT] = layer->mamba[MAMBA_OUT]};
-    struct tdm_eager_value *y = mamba_scan(m, t, inputs);
+    const struct tdm_mamba *config = &t->config->mamba;
+    const struct tdm_scan_shape shape = {.sequences = all->rows / t->settings.tokens,
+                                         .tokens = t->settings.tokens,
+                                         .heads = config->heads,
+                                         .head_dim = config->head_dim,
+                                         .groups = config->groups,
+                                         .state = config->state,
+                                         .chunk = config->chunk};
+    const struct tdm_scan_inputs inputs = {.all = all,
+                                           .kernel = layer->mamba[MAMBA_KERNEL],
+                                           .kernel_bias = layer->mamba[MAMBA_KERNEL_BIAS],
+                                           .time = layer->mamba[MAMBA_TIME],
+                                           .decay = decay,
+                                           .skip = layer->mamba[MAMBA_SKIP],
+                                           .norm = layer->mamba[MAMBA_NORM],
+                                           .out = layer->mamba[MAMBA_OUT]};
+    struct tdm_eager_value *y = tdm_mamba_scan(m, &shape, &inputs);
     tdm_drop(m, decay);
     tdm_drop(m, all);
     tdm_drop(m, input);

@@ -4,6 +4,7 @@
 #define TDM_METHODS_TORCH_PARTS_H
 
 #include "methods/eager/dtypes.h"
+#include "methods/torch/mamba.h"
 #include "methods/torch/model.h"
 #include "methods/torch/wrapper.h"
 
@@ -19,18 +20,7 @@ enum {
     DELTA_WEIGHTS
 };
 
-/* The same of Mamba-2, and of LFM2's short convolution. */
-enum {
-    MAMBA_TIME,
-    MAMBA_DECAY,
-    MAMBA_SKIP,
-    MAMBA_KERNEL,
-    MAMBA_KERNEL_BIAS,
-    MAMBA_IN,
-    MAMBA_NORM,
-    MAMBA_OUT,
-    MAMBA_WEIGHTS
-};
+/* The same of LFM2's short convolution. */
 enum { SHORT_KERNEL, SHORT_IN, SHORT_OUT, SHORT_WEIGHTS };
 
 struct torch_layer {

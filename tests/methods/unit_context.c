@@ -29,16 +29,16 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 
 static void sequences_are_padded(void **state)
 {
-    struct tdm_context c = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 4, 4, 1, 8};
+    struct tdm_context c = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 4, 4, 1, 8, 0};
     (void)state;
     assert_int_equal(tdm_context_padded_tokens(&c, 8), 8);
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 16); /* two slices per rank */
     assert_int_equal(tdm_context_local_tokens(&c, 9), 4);
     c.balance = TDM_RING_STRIPED;
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12);
-    c = (struct tdm_context){&tdm_usp_divider, TDM_RING_ZIGZAG, false, 4, 2, 2, 8};
+    c = (struct tdm_context){&tdm_usp_divider, TDM_RING_ZIGZAG, false, 4, 2, 2, 8, 0};
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12); /* slices are divided again */
-    c = (struct tdm_context){&tdm_ulysses_divider, TDM_RING_ZIGZAG, false, 3, 1, 3, 8};
+    c = (struct tdm_context){&tdm_ulysses_divider, TDM_RING_ZIGZAG, false, 3, 1, 3, 8, 0};
     assert_int_equal(tdm_context_padded_tokens(&c, 10), 12);
 }
 
@@ -108,7 +108,7 @@ static void ring_forward_by_hand(void **state)
                                      -2 * BLOCK, -SUMS,                 /* freed */
                                      BLOCK,      -2 * BLOCK, -BLOCK,    -SUMS,
                                      -BLOCK,     -BLOCK,     -SUMS};
-    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 2, 2, 1, 8};
+    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 2, 2, 1, 8, 0};
     struct machine machine;
     (void)state;
     start(&machine, false);
@@ -136,7 +136,7 @@ static int64_t backward_peak(const struct tdm_context *context)
  * and V that arrived, dQ and two pairs of dK, dV in fp32, and finally the results in bf16. */
 static void ring_backward_by_hand(void **state)
 {
-    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 2, 2, 1, 8};
+    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, false, 2, 2, 1, 8, 0};
     const int64_t held = 5 * BLOCK + SUMS;
     const int64_t came = 3 * BLOCK + 2 * BLOCK, sums = 2 * BLOCK + 4 * BLOCK + 4 * BLOCK;
     (void)state;
@@ -148,7 +148,7 @@ static void ring_backward_by_hand(void **state)
     context.balance = TDM_RING_STRIPED;
     assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
     /* With more ranks other K and V are always arriving, but there are no results yet. */
-    context = (struct tdm_context){&tdm_ring_divider, TDM_RING_ZIGZAG, false, 8, 8, 1, 8};
+    context = (struct tdm_context){&tdm_ring_divider, TDM_RING_ZIGZAG, false, 8, 8, 1, 8, 0};
     assert_int_equal(backward_peak(&context),
                      held + SUMS / 2 + came + 2 * BLOCK + sums + 2 * BLOCK + SUMS);
 }
@@ -160,7 +160,7 @@ static void ulysses_by_hand(void **state)
                                      BLOCK,  -BLOCK, BLOCK,  SUMS,  16,    8,      -16,
                                      -8,     -SUMS,  BLOCK,  BLOCK, BLOCK, -BLOCK, -BLOCK,
                                      -BLOCK, -BLOCK, -BLOCK, -BLOCK};
-    struct tdm_context context = {&tdm_ulysses_divider, TDM_RING_ZIGZAG, false, 2, 1, 2, 8};
+    struct tdm_context context = {&tdm_ulysses_divider, TDM_RING_ZIGZAG, false, 2, 1, 2, 8, 0};
     struct machine machine;
     (void)state;
     start(&machine, false);
