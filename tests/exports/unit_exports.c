@@ -627,7 +627,7 @@ static void check_page(const struct tdm_step *step)
 static void test_formats(void **state)
 {
     (void)state;
-    const uint64_t cases = tdm_case_count(10, 200);
+    const uint64_t cases = tdm_case_count(10, 50);
     size_t arrows = 0, unfinished = 0;
     for (uint64_t number = 0; number < cases; number++) {
         uint64_t seed = tdm_case_seed(97000, number);

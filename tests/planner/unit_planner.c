@@ -688,7 +688,6 @@ static void test_shortages(void **state)
         return;
     check_shortage("byte-1m", 65536, 600 * (GIB >> 10), 0, NULL, TDM_BINDING_EITHER);
     check_shortage("qwen2.5-7b", 262144, 80 * GIB, 0, NULL, TDM_BINDING_EITHER);
-    check_shortage("qwen2.5-7b", 262144, 95 * GIB, 0, NULL, TDM_BINDING_EITHER);
     check_shortage("qwen2.5-7b", 262144, 95 * GIB, GIB, "order=layer-major", TDM_BINDING_EITHER);
     check_shortage("qwen2.5-0.5b", 262144, 10 * GIB, 0, NULL, TDM_BINDING_EITHER);
 }
@@ -875,7 +874,7 @@ static void test_ladder(void **state)
     (void)state;
     const uint64_t mib = GIB >> 10, last = 588 * mib;
     const uint64_t first = (tdm_case_long() ? 556 : 582) * mib;
-    const uint64_t step = (last - first) / (tdm_case_long() ? 60 : 3);
+    const uint64_t step = (last - first) / (tdm_case_long() ? 24 : 3);
     struct tdm_ladder *ladder = tdm_ladder_new();
     double before = HUGE_VAL, seconds = 0;
     assert_non_null(ladder);
