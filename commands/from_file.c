@@ -134,6 +134,45 @@ static enum tdm_status parse_arguments(const char *file, const char *text, json_
     return status;
 }
 
+/* ---- JSON with comments ---- */
+
+/* Past a comment: of hjson, which DeepSpeed's configs are read by; NULL: here is none. */
+static char *after_comment(char *at)
+{
+    if (*at == '#' || strncmp(at, "//", 2) == 0)
+        return at + strcspn(at, "\n");
+    if (strncmp(at, "/*", 2) != 0)
+        return NULL;
+    char *end = strstr(at + 2, "*/");
+    return end == NULL ? NULL : end + 2;
+}
+
+/* Blanks comments, and commas before a closing bracket. Lines and columns stay. */
+static void make_plain(char *text)
+{
+    char *comma = NULL, *end;
+    for (char *at = text; *at != '\0'; at++) {
+        if ((end = after_comment(at)) != NULL) {
+            for (; at < end; at++)
+                if (*at != '\n')
+                    *at = ' ';
+            at--;
+        } else if (*at == '"') {
+            comma = NULL;
+            for (at++; *at != '\0' && *at != '"'; at++)
+                at += *at == '\\' && at[1] != '\0';
+            if (*at == '\0')
+                return;
+        } else if (*at == ',') {
+            comma = at;
+        } else if (!isspace((unsigned char)*at)) {
+            if (comma != NULL && (*at == '}' || *at == ']'))
+                *comma = ' ';
+            comma = NULL;
+        }
+    }
+}
+
 /* ---- formats ---- */
 
 enum format { JSON, YAML, TOML, ARGUMENTS };
@@ -165,6 +204,12 @@ static enum format format_of(const char *path, const char *text)
     return format_by_text(text);
 }
 
+static bool is_script(const char *path, const char *text)
+{
+    const size_t length = strlen(path);
+    return strncmp(text, "#!", 2) == 0 || (length > 3 && strcmp(path + length - 3, ".sh") == 0);
+}
+
 static unsigned lines_before(const char *text, const char *end)
 {
     unsigned lines = 0;
@@ -187,9 +232,15 @@ enum tdm_status tdm_from_load(const char *path, json_t **root, struct tdm_error 
     else if (tdm_text_utf8_bytes(text) != bytes)
         status = tdm_fail(err, TDM_INPUT, "%s: line %u: is not UTF-8", path,
                           1 + lines_before(text, text + tdm_text_utf8_bytes(text)));
+    else if (is_script(path, text))
+        status = tdm_fail(err, TDM_INPUT,
+                          "%s: is a shell script; give the arguments that it passes, as "
+                          "--micro-batch-size 1 --bf16, in a file whose name ends in .args",
+                          path);
     else
         switch (format_of(path, text)) {
         case JSON:
+            make_plain(text);
             status = tdm_json_parse(path, text, (size_t)bytes, root, err);
             break;
         case YAML:

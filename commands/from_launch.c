@@ -20,7 +20,9 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                                       const json_t *value)
 {
     bool adam = tdm_from_is(value, "Adam") || tdm_from_is(value, "AdamW");
-    return adam ? tdm_from_pair(r, "optimizer", "AdamW")
+    const json_t *settings = json_object_get(json_object_get(r->root, "optimizer"), "params");
+    const bool of_torch = json_is_true(json_object_get(settings, "torch_adam"));
+    return adam ? tdm_from_pair(r, "optimizer", of_torch ? "torch_adam" : "AdamW")
                 : tdm_from_bad(r, path, value, "Adam and AdamW are known");
 }
 
@@ -113,7 +115,7 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"fp16.*", IGNORE NO_MEMORY},
     {"amp.*", IGNORE "apex is off"},
     {"optimizer.type", READ(read_optimizer)},
-    {"optimizer.params.torch_adam", REFUSE "say --set optimizer=torch_adam"},
+    {"optimizer.params.torch_adam", IGNORE "read with optimizer.type"},
     {"optimizer.params.*", IGNORE NO_MEMORY},
     {"scheduler.*", IGNORE NO_MEMORY},
     {"gradient_clipping", IGNORE "clipping is in place"},

@@ -90,6 +90,43 @@ static enum tdm_status read_compile(const struct tdm_from_reading *r, const char
     return tdm_from_pair(r, "compile", loss ? "all" : "layers");
 }
 
+/* A value of [quantize.linear.float8], [float8] in earlier versions. */
+static const json_t *of_float8(const struct tdm_from_reading *r, const char *key)
+{
+    const json_t *linear =
+        json_object_get(json_object_get(json_object_get(r->root, "quantize"), "linear"), "float8");
+    const json_t *value = json_object_get(linear, key);
+    return value != NULL ? value : json_object_get(json_object_get(r->root, "float8"), key);
+}
+
+/* Of converters torchao's Float8Linear is known. components/quantization/float8.py: without a
+ * recipe it is tensorwise, and what filter_fqns names stays as it is. */
+static enum tdm_status read_converters(const struct tdm_from_reading *r, const char *path,
+                                       const json_t *value)
+{
+    const json_t *recipe = of_float8(r, "recipe_name"), *kept = of_float8(r, "filter_fqns");
+    const json_t *gathers = of_float8(r, "enable_fsdp_float8_all_gather");
+    bool keeps_head = false;
+    if (json_array_size(value) == 0)
+        return tdm_from_note(r, path, "there are none");
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *name = json_array_get(value, i);
+        if (!tdm_from_is(name, "float8") && !tdm_from_is(name, "quantize.linear.float8"))
+            return tdm_from_bad(r, path, name,
+                                "of converters float8 (quantize.linear.float8) is known");
+    }
+    for (size_t i = 0; i < json_array_size(kept); i++)
+        keeps_head |= tdm_from_is(json_array_get(kept, i), "output") ||
+                      tdm_from_is(json_array_get(kept, i), "lm_head");
+    enum tdm_status status = tdm_from_pair(
+        r, "float8_recipe", json_is_string(recipe) ? json_string_value(recipe) : "tensorwise");
+    if (status == TDM_OK && json_is_true(gathers))
+        status = tdm_from_pair(r, "enable_fsdp_float8_all_gather", "yes");
+    return status == TDM_OK && !keeps_head
+               ? tdm_from_lack(r, path, "the head is predicted in bf16, as filter_fqns may have it")
+               : status;
+}
+
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     const json_t *training = json_object_get(r->root, "training");
@@ -146,13 +183,13 @@ static const struct tdm_from_rule rules[] = {
     {"compile.enable", READ(read_compile)},
     {"compile.components", IGNORE "read with compile.enable"},
     {"compile.*", IGNORE NO_MEMORY},
-    {"model.converters", REFUSE "float8 and its like are not known"},
+    {"model.converters", READ(read_converters)},
     {"model.name", IGNORE "the model is named on the command line"},
     {"model.flavor", IGNORE "the model is named on the command line"},
     {"model.*", IGNORE TDM_FROM_OF_MODEL},
     {"hf_transformers.*", IGNORE "the model is named on the command line"},
-    {"quantize.*", IGNORE "there are no converters"},
-    {"float8.*", IGNORE "there are no converters"},
+    {"quantize.*", IGNORE "read with model.converters"},
+    {"float8.*", IGNORE "read with model.converters"},
     {"mx.*", IGNORE "there are no converters"},
     {"job.*", IGNORE NO_MEMORY},
     {"profiling.*", IGNORE NO_MEMORY},

@@ -254,7 +254,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"bnb_4bit_quant_storage", IGNORE NO_MEMORY},
     {"use_bnb_nested_quant", ON "double_quantization=yes"},
     /* what is not modelled */
-    {"activation_offloading", REFUSE "offloaded activations are not known here"},
+    {"activation_offloading", LACK "activations are predicted on the GPU"},
     {"label_smoothing_factor", REFUSE "the loss of smoothed labels is not known"},
     {"optim_target_modules", REFUSE "GaLore and its like are not known"},
     {"neftune_noise_alpha", LACK "noise of the embedding"},

@@ -168,5 +168,5 @@ const char *tdm_key_assumed(const struct tdm_method_key *key, const struct tdm_k
 {
     if (tdm_key_unmet(key, c) != NULL)
         return NULL;
-    return key->assumed == NULL && key->settled != NULL ? key->settled(c, text) : key->assumed;
+    return key->settled != NULL ? key->settled(c, text) : key->assumed;
 }

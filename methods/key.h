@@ -45,8 +45,8 @@ struct tdm_method_key {
     uint64_t least, most; /* limits of a count */
     /* The default of the command compare, which ranks methods at their best; NULL: `assumed`. */
     const char *compared;
-    /* The default where `assumed` is NULL and the value follows from other settings. It may use
-     * text[TDM_KEY_TEXT]. NULL: the key has no value unless the user sets it. */
+    /* The default where the value follows from other settings, also in place of `assumed`. It may
+     * use text[TDM_KEY_TEXT]. Without both the key has no value unless the user sets it. */
     const char *(*settled)(const struct tdm_key_case *c, char *text);
     /* Unless all of them are met, the key is accepted but has no effect. They do not depend on the
      * key itself. */

@@ -45,6 +45,8 @@ enum windows {
 #define PART_VISION OWN_PART(16)          /* it has a vision tower that is known */
 #define PART_XIELU OWN_PART(17)           /* its activation, if nothing is said */
 #define PART_LFM2 OWN_PART(18)            /* names of its fields are its own */
+#define PART_TEXT_ALONE OWN_PART(19)      /* what it has beside the language model is not counted */
+#define PART_USE_QK_NORM OWN_PART(20)     /* use_qk_norm says whether heads are normed */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -56,6 +58,7 @@ enum windows {
 #define ROPE_LAYERS_DEFAULT 4u    /* no_rope_layer_interval */
 #define ATTENTION_CHUNK_DEFAULT 8192u
 #define DROPOUT_DEFAULT 0.1
+#define LABELS_DEFAULT 2u
 
 struct architecture {
     const char *name;       /* in "architectures" */
@@ -110,6 +113,9 @@ static const struct architecture architectures[] = {
      PART_POST_NORMS | PART_QKV_BIAS_ALONE | TDM_PART_GLM_NORMS | TDM_PART_JOINT_GATE_UP |
          TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
      TDM_FAMILY_DENSE},
+    {"Glm4MoeForCausalLM", "glm4_moe", 131072, 0, false, false, WINDOWS_NONE,
+     PART_EXPERTS | PART_QKV_BIAS_ALONE | PART_USE_QK_NORM | TDM_PART_CUT_ROPE | PART_HALF_ROPE,
+     TDM_FAMILY_DEEPSEEK},
     {"GlmForCausalLM", "glm", 131072, 128, false, false, WINDOWS_NONE,
      PART_QKV_BIAS_ALONE | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
      TDM_FAMILY_DENSE},
@@ -151,9 +157,17 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_DENSE},
     {"Phi3ForCausalLM", "phi3", 4096, 0, false, false, WINDOWS_SAID,
      TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE, TDM_FAMILY_DENSE},
+    {"Phi4MMForCausalLM", "phi4mm", 131072, 0, false, false, WINDOWS_SAID,
+     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | PART_TEXT_ALONE,
+     TDM_FAMILY_DENSE},
+    {"Phi4MultimodalForCausalLM", "phi4_multimodal", 131072, 0, false, false, WINDOWS_SAID,
+     TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | PART_TEXT_ALONE,
+     TDM_FAMILY_DENSE},
     {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", 32768, 0, true, false, WINDOWS_LATE,
-     PART_VISION, TDM_FAMILY_DENSE},
+     PART_VISION | PART_TEXT_ALONE, TDM_FAMILY_DENSE},
+    {"Qwen2VLForConditionalGeneration", "qwen2_vl_text", 32768, 0, true, false, WINDOWS_LATE,
+     PART_TEXT_ALONE, TDM_FAMILY_DENSE},
     {"Qwen2MoeForCausalLM", "qwen2_moe", 32768, 0, true, false, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN2_MOE},
     {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
@@ -194,6 +208,22 @@ static size_t common_start(const char *a, const char *b)
 
 #define SAME_FAMILY 3u /* letters that names of one family share at least: Phi, Glm, GPT */
 
+#define SCORED "ForSequenceClassification"
+#define NAME_BYTES 96u
+
+/* Letters of a class's name before what says what the class is for. */
+static size_t stem_length(const char *name)
+{
+    static const char *const ends[] = {"ForCausalLM", "LMHeadModel", SCORED};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        const size_t end = strlen(ends[i]);
+        if (length > end && strcmp(name + length - end, ends[i]) == 0)
+            return length - end;
+    }
+    return length;
+}
+
 /* The known architecture that is nearest: as a table says, else whose name begins as this one does,
  * else whose layers have what the config's fields name. */
 static const char *nearest(const struct tdm_json_reader *reader, bool by_type, const char *value)
@@ -201,7 +231,7 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
     static const struct {
         const char *field, *name;
     } fields[] = {{"kv_lora_rank", "DeepseekV3ForCausalLM"},
-                  {"n_routed_experts", "DeepseekV3ForCausalLM"},
+                  {"n_routed_experts", "Glm4MoeForCausalLM"},
                   {"shared_expert_intermediate_size", "Qwen2MoeForCausalLM"},
                   {"num_experts", "Qwen3MoeForCausalLM"},
                   {"num_local_experts", "MixtralForCausalLM"},
@@ -217,6 +247,18 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
                  {"Bailing", "DeepseekV3ForCausalLM"},
                  {"MiniMaxM2", "Qwen3MoeForCausalLM"},
                  {"MiniMax", "MixtralForCausalLM"},
+                 {"MiniCPM3", "DeepseekV2ForCausalLM"},
+                 {"MiniCPM", "LlamaForCausalLM"},
+                 {"Ernie4_5_Moe", "Glm4MoeForCausalLM"},
+                 {"Glm4MoeLite", "DeepseekV3ForCausalLM"},
+                 {"PhiMoE", "MixtralForCausalLM"},
+                 {"ChatGLM", "GlmForCausalLM"},
+                 {"NemotronFor", "ArceeForCausalLM"},
+                 {"PaliGemma", "GemmaForCausalLM"},
+                 {"OPT", "GPT2LMHeadModel"},
+                 {"GPTJ", "PhiForCausalLM"},
+                 {"Bloom", "GPTNeoXForCausalLM"},
+                 {"MPT", "GPTNeoXForCausalLM"},
                  {"Bamba", "GraniteMoeHybridForCausalLM"},
                  {"Mamba", "NemotronHForCausalLM"},
                  {"Zamba", "NemotronHForCausalLM"},
@@ -242,12 +284,40 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
     return "LlamaForCausalLM";
 }
 
+/* Does a class read a whole text at once, and not continue it? */
+static bool is_encoder(const char *name)
+{
+    static const char *const parts[] = {"bert", "ForMaskedLM", "T5", "Bart", "Whisper", "Electra"};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strcasestr(name, parts[i]) != NULL)
+            return true;
+    return false;
+}
+
 static const struct architecture *unsupported(struct tdm_json_reader *reader, const char *key,
                                               const char *value)
 {
+    const size_t length = strlen(value), end = strlen("Model");
+    char name[NAME_BYTES];
+    if (is_encoder(value)) {
+        tdm_json_fail(reader, key,
+                      "names \"%.60s\", which has an encoder; only decoders are known, such as "
+                      "LlamaForCausalLM",
+                      value);
+        return NULL;
+    }
+    /* "Qwen2Model" is Qwen2, and not Qwen2Moe */
+    snprintf(name, sizeof(name), "%.*s",
+             (int)(length > end && strcmp(value + length - end, "Model") == 0 &&
+                           stem_length(value) == length
+                       ? length - end
+                       : length),
+             value);
+    const char *near = nearest(reader, strcmp(key, "model_type") == 0, name);
+    const bool scores = strstr(value, "Reward") != NULL || strstr(value, "Classification") != NULL;
     tdm_json_fail(reader, key,
-                  "names \"%.60s\", which is not known; the nearest that is known is %s", value,
-                  nearest(reader, strcmp(key, "model_type") == 0, value));
+                  "names \"%.60s\", which is not known; the nearest that is known is %.*s%s", value,
+                  (int)(scores ? stem_length(near) : strlen(near)), near, scores ? SCORED : "");
     return NULL;
 }
 
@@ -280,10 +350,28 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
         return NULL;
     }
     for (size_t i = 0; i < ARCHITECTURES; i++) {
-        if (strcmp(name, architectures[i].name) == 0)
+        const size_t stem = stem_length(architectures[i].name);
+        if (strcmp(name, architectures[i].name) == 0 ||
+            (strncmp(name, architectures[i].name, stem) == 0 && strcmp(name + stem, SCORED) == 0 &&
+             architectures[i].name[stem] != '\0'))
             return &architectures[i];
     }
     return unsupported(reader, "architectures", name);
+}
+
+/* Outputs of the head of a class that scores whole sequences; 0: it has an LM head. id2label, which
+ * transformers writes, counts as its list of labels does there. */
+static uint32_t read_labels(struct tdm_json_reader *reader)
+{
+    const char *name =
+        json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));
+    const size_t length = name == NULL ? 0 : strlen(name), end = strlen(SCORED);
+    if (length <= end || strcmp(name + length - end, SCORED) != 0)
+        return 0;
+    const size_t listed = json_object_size(json_object_get(reader->object, "id2label"));
+    return (uint32_t)(listed > 0 ? listed
+                                 : tdm_json_count_or(reader, "num_labels", 1, TDM_DIMENSION_LIMIT,
+                                                     LABELS_DEFAULT));
 }
 
 const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
@@ -545,10 +633,12 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
                                     (architecture->parts & TDM_PART_DROPOUT) != 0);
     if ((architecture->parts & PART_USE_QKV_BIAS) != 0)
         qkv_bias = tdm_json_bool_or(reader, "use_qkv_bias", false);
+    const bool qk_norm = (architecture->parts & PART_USE_QK_NORM) != 0
+                             ? tdm_json_bool_or(reader, "use_qk_norm", false)
+                             : architecture->qk_norm;
     for (uint32_t i = 0; i < model->layers; i++)
-        model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = qkv_bias,
-                                                        .qk_norm = architecture->qk_norm,
-                                                        .window = i >= first ? window : 0};
+        model->layer_kinds[i] = (struct tdm_layer_kind){
+            .qkv_bias = qkv_bias, .qk_norm = qk_norm, .window = i >= first ? window : 0};
     for (uint32_t i = 1; i < model->layers && architecture->windows == WINDOWS_EVEN; i += 2)
         model->layer_kinds[i].window = 0;
     uint64_t full = full_layers(reader, architecture->windows);
@@ -622,7 +712,9 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
 {
     uint64_t parts = architecture->parts;
     model->parts = (uint32_t)(parts & PARTS_OF_MODEL);
-    model->sized_only = parts != 0;
+    model->labels = read_labels(reader);
+    model->tied &= model->labels == 0;
+    model->sized_only |= parts != 0 || model->labels > 0;
     model->scaled_embedding = (parts & PART_SCALED_EMBEDDING) != 0;
     model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
     model->whole_qk_norm = (parts & PART_WHOLE_QK_NORM) != 0;
@@ -739,14 +831,19 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     return tdm_json_status(reader);
 }
 
-#define FLAT_NAMES 3u /* from here on, configs of older versions have both at once */
+#define FLAT_NAMES 11u /* from here on, configs of older versions have both at once */
 
 /* A model of text and pictures whose config has that of the text in "text_config". */
 static bool has_text_config(const struct tdm_json_reader *reader)
 {
     static const char *const names[] = {
-        "Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration",
-        "Mistral3ForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"};
+        "Gemma3ForConditionalGeneration",         "Idefics3ForConditionalGeneration",
+        "InternVLForConditionalGeneration",       "Llama4ForConditionalGeneration",
+        "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
+        "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",        "Qwen3VLMoeForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration"};
     const char *name =
         json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));
     for (size_t i = 0; name != NULL && i < sizeof(names) / sizeof(names[0]); i++)
@@ -764,19 +861,27 @@ static enum tdm_status read_inner(struct tdm_json_reader *reader, struct tdm_mod
     inner.status = tdm_json_status(reader);
     const char *type =
         tdm_json_status(&inner) == TDM_OK ? tdm_json_string(&inner, "model_type") : NULL;
+    /* language models whose layers are those of another family */
+    static const struct {
+        const char *type, *known;
+    } same[] = {{"qwen3_vl_text", "qwen3"}, {"qwen3_vl_moe_text", "qwen3_moe"}};
+    const char *known = type;
+    for (size_t i = 0; type != NULL && i < sizeof(same) / sizeof(same[0]); i++)
+        if (strcmp(type, same[i].type) == 0)
+            known = same[i].known;
     const struct architecture *architecture = NULL;
-    for (size_t i = 0; type != NULL && i < ARCHITECTURES; i++)
-        if (strcmp(type, architectures[i].model_type) == 0)
+    for (size_t i = 0; known != NULL && i < ARCHITECTURES; i++)
+        if (strcmp(known, architectures[i].model_type) == 0)
             architecture = &architectures[i];
     if (tdm_json_status(&inner) == TDM_OK && architecture == NULL)
         unsupported(&inner, "model_type", type);
+    model->text_alone = model->sized_only = true;
     if (tdm_json_status(&inner) == TDM_OK)
         read_text_model(&inner, architecture, model);
     if (tdm_json_status(&inner) == TDM_OK && (architecture->parts & PART_VISION) != 0)
         tdm_vision_read(reader, &model->vision);
     if (tdm_json_status(reader) != TDM_OK)
         inner.status = tdm_json_status(reader);
-    model->text_alone = model->sized_only = true;
     if (tdm_json_has(reader, "tie_word_embeddings")) /* that of the whole counts */
         model->tied = tdm_json_bool_or(reader, "tie_word_embeddings", model->tied);
     reader->status = tdm_json_status(&inner);
@@ -790,8 +895,8 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
     const struct architecture *architecture = find_architecture(reader);
     if (architecture == NULL)
         return tdm_json_status(reader);
-    model->text_alone = (architecture->parts & PART_VISION) != 0;
-    if (model->text_alone)
+    model->text_alone = (architecture->parts & PART_TEXT_ALONE) != 0;
+    if ((architecture->parts & PART_VISION) != 0)
         tdm_vision_read(reader, &model->vision);
     return read_text_model(reader, architecture, model);
 }

@@ -49,6 +49,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gemma-3-4b.json \
 	models/configs/gemma-7b.json \
 	models/configs/glm-4-9b.json \
+	models/configs/glm-4.5-air.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \
 	models/configs/gpt2-large.json \

@@ -97,6 +97,8 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
                          " mamba=%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32,
                          model->mamba.heads, model->mamba.head_dim, model->mamba.groups,
                          model->mamba.state, model->mamba.kernel);
+    if (model->labels > 0)
+        used += snprintf(text + used, capacity - (size_t)used, " labels=%" PRIu32, model->labels);
     if (model->short_kernel > 0)
         used +=
             snprintf(text + used, capacity - (size_t)used, " conv=%" PRIu32, model->short_kernel);

@@ -305,7 +305,8 @@ struct tdm_model {
     struct tdm_vision vision; /* counted by methods whose GPUs have whole models */
     uint32_t parts;           /* bits of enum tdm_model_part */
     uint32_t rotary_dim;      /* dimensions of a head that are rotated */
-    bool text_alone;          /* its config has a vision tower too, which is not counted */
+    bool text_alone;          /* its config has towers of pictures or sound too, not counted */
+    uint32_t labels;          /* outputs of the head, which scores whole sequences; 0: an LM head */
     bool sized_only;          /* predictions support it, schedules do not */
     bool scaled_embedding;    /* embeddings are multiplied by sqrt(hidden) */
     bool offset_norms;        /* norms multiply by 1 + weight, in fp32 */

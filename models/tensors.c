@@ -239,7 +239,8 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (unit == tdm_model_head_unit(model))
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
                (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
-               (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0);
+               (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0 &&
+                model->labels == 0);
     if (role == TDM_ROLE_XIELU_POSITIVE || role == TDM_ROLE_XIELU_NEGATIVE)
         return model->activation == TDM_ACTIVATION_XIELU;
     const struct tdm_layer_kind *kind = &model->layer_kinds[unit];
@@ -338,6 +339,8 @@ static void lay_out_unit(struct tdm_model *model, uint32_t number, uint32_t *nex
         tensor->unit = number;
         tensor->rows = side_length(model, shapes[role].rows);
         tensor->columns = side_length(model, shapes[role].columns);
+        if (model->labels > 0 && role == TDM_ROLE_HEAD)
+            tensor->rows = model->labels;
         if (model->whole_qk_norm && (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
             tensor->columns = side_length(model, role == TDM_ROLE_Q_NORM ? SIDE_QUERY : SIDE_KV);
         tensor->elements = tdm_size_mul(tensor->rows, tensor->columns);
@@ -479,6 +482,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & (TDM_PART_TURNED_NORM | TDM_PART_CAST_ROPE | TDM_PART_PLACE_SCALE),
                   "rotation of other kinds"},
                  {model->dropout > 0, "dropout"},
+                 {model->labels > 0, "heads that score whole sequences"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
     out[0] = '\0';
@@ -498,6 +502,8 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
                      uint32_t out_bytes)
 {
     const char *name = shapes[tensor->role].name;
+    if (model->labels > 0 && tensor->role == TDM_ROLE_HEAD)
+        name = "score.weight";
     if (model->parts & TDM_PART_TURNED_NORM) {
         if (tensor->role == TDM_ROLE_Q_NORM)
             name = "self_attn.query_layernorm.weight";

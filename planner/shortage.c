@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "base/units.h"
+#include "planner/places.h"
 #include "schedule/optimizer.h"
 
 #include <inttypes.h>
@@ -106,12 +107,35 @@ enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes)
     return far_bytes == 0 ? TDM_BINDING_DEVICE : TDM_BINDING_EITHER;
 }
 
-/* What is proved about the bytes of a place, if that is more than its limit. */
+/* What every schedule of one rank takes at both places together: state and runtimes. */
+static uint64_t resident_bytes(const struct tdm_schedule *schedule)
+{
+    return tdm_size_add(tdm_size_add(tdm_schedule_state_bytes(schedule),
+                                     schedule->machine->topology.places[TDM_DEVICE].runtime_bytes),
+                        tdm_machine_far(schedule->machine)->runtime_bytes);
+}
+
+/* Can the limits of both places together not even hold that? */
+static bool is_hopeless(const struct tdm_schedule *schedule)
+{
+    return schedule->ranks == 1 &&
+           resident_bytes(schedule) >
+               tdm_size_add(schedule->memory_bytes, schedule->host_memory_bytes);
+}
+
+/* What is proved about the bytes of a place, if that is more than its limit. Where the limits are
+ * hopeless, a linear program would take seconds to prove little more than what the state and the
+ * other limit tell. */
 static enum tdm_status prove(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                              enum tdm_place place, struct tdm_shortage *shortage,
                              struct tdm_error *err)
 {
     uint64_t bytes;
+    if (is_hopeless(schedule)) {
+        shortage->proved_bytes[place] =
+            resident_bytes(schedule) - shortage->limit_bytes[tdm_other_place(schedule, place)];
+        return TDM_OK;
+    }
     enum tdm_status status = tdm_candidates_least_proved(schedule, pins, place, &bytes, err);
     if (status == TDM_OK && bytes > shortage->limit_bytes[place])
         shortage->proved_bytes[place] = bytes;
@@ -147,7 +171,7 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
         schedule->optimizer = settings;
         schedule->dtypes = dtypes;
     }
-    if (status == TDM_OK && schedule->pass == TDM_TRAIN)
+    if (status == TDM_OK && schedule->pass == TDM_TRAIN && !is_hopeless(schedule))
         status = try_streaming(schedule, pins, &shortage, err);
     shortage.binding = tdm_binding_of(needed[TDM_DEVICE], needed[far]);
     if (status == TDM_OK && shortage.binding != TDM_BINDING_HOST)

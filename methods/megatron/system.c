@@ -339,11 +339,13 @@ static enum tdm_status check_model(const struct tdm_model *model,
     }
     if ((model->parts != 0 && model->mamba.heads == 0) || model->scaled_embedding ||
         model->attention_softcap > 0 || model->layer_kinds[0].post_norms || model->whole_qk_norm) {
-        tdm_fail(err, TDM_USAGE,
-                 "method %s: %s is a %s, whose norms or capped scores Megatron-LM's GPT model has "
-                 "not",
-                 method, model->name, model->architecture);
-        return tdm_hint(err, "fsdp, zero3 and ulysses take it");
+        tdm_fail(
+            err, TDM_USAGE,
+            "method %s: %s is a %s, whose norms, rotation or capped scores are not modelled in "
+            "Megatron-LM",
+            method, model->name, model->architecture);
+        return tdm_hint(err, tdm_model_rare_part(model) == NULL ? "fsdp, zero3 and ulysses take it"
+                                                                : "--mode serve takes it");
     }
     return TDM_OK;
 }

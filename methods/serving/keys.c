@@ -421,6 +421,14 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
                         "--set shared_prefixes: the prefixes of a sequence have %" PRIu64
                         " tokens; expected at most the context, %" PRIu64,
                         path, settings->torch.tokens);
+    if (!s->sglang && s->batched_tokens != TDM_AUTO && s->sequences != TDM_AUTO &&
+        s->batched_tokens < s->sequences) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set max_num_batched_tokens=%" PRIu64 ": it must be at least max_num_seqs, "
+                 "%" PRIu64,
+                 s->batched_tokens, s->sequences);
+        return tdm_hint(err, "--set max_num_seqs=%" PRIu64, s->batched_tokens);
+    }
     if (s->chunks == TDM_SERVING_NO && s->batched_tokens < settings->torch.tokens) {
         tdm_fail(err, TDM_USAGE,
                  "--set max_num_batched_tokens=%" PRIu64 ": without chunks it must be at least the "
@@ -439,18 +447,41 @@ bool tdm_serving_leaves_vision(const struct tdm_model *model,
            settings->serving.other_weights_bytes == 0;
 }
 
+/* A note, and the same where layers have windows, of whose tokens SGLang keeps all. */
+#define WINDOWS "layers with windows keep all tokens, as with disable_hybrid_swa_memory"
+#define STORED(name)                                                                         \
+    {                                                                                        \
+        "weights in " name ", as the model's config says that they are stored",              \
+            "weights in " name ", as the model's config says that they are stored; " WINDOWS \
+    }
+
+const char *tdm_serving_stored_note(const struct tdm_model *model, bool keeps_windows)
+{
+    static const char *const notes[][2] = {
+        [TDM_SERVED_BF16] = {NULL, WINDOWS},       [TDM_SERVED_FP8] = STORED("fp8"),
+        [TDM_SERVED_INT8] = STORED("int8"),        [TDM_SERVED_AWQ] = STORED("awq"),
+        [TDM_SERVED_GPTQ] = STORED("gptq"),        [TDM_SERVED_NVFP4] = STORED("nvfp4"),
+        [TDM_SERVED_NF4] = STORED("bitsandbytes"), [TDM_SERVED_MXFP4] = STORED("mxfp4")};
+    return notes[stored_weights(model)][keeps_windows];
+}
+
 static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
+    const struct tdm_serving *s = &settings->serving;
+    if (s->kv_dtype > TDM_KV_FP8)
+        return "the cache in int8, int4 or nvfp4 is a model of its scales, and not compared with vLLM";
+    if (s->eviction != TDM_EVICT_NONE || s->prefill_ranks > 1)
+        return s->eviction != TDM_EVICT_NONE
+                   ? "kv_eviction is a paper's, which vLLM does not have"
+                   : "prefill_context_parallel_size is a paper's, which vLLM does not have";
     if (tdm_serving_leaves_vision(model, settings))
         return "vLLM loads the vision tower of this model too, about 0.8 GiB that are not counted: "
                "--set other_weights=0.8G";
     if (model->latent.kv_rank > 0)
         return "latent keys and values as vLLM's sources have them; compared with one log, of "
                "DeepSeek V2 Lite";
-    if (stored_weights(model) != TDM_SERVED_BF16)
-        return "weights as the model's config says that they are stored (quantization)";
-    return NULL;
+    return tdm_serving_stored_note(model, false);
 }
 
 static const struct tdm_method_key *const serving_keys[] = {tdm_keys_serving, NULL};

@@ -38,6 +38,10 @@ extern const struct tdm_key_need tdm_serving_needs_groups; /* weights whose grou
             .settled = tdm_serving_settled_group                                                \
     }
 
+/* What an answer says of weights that the model's config says are quantized, and of windows whose
+ * tokens are all kept. NULL: nothing. */
+const char *tdm_serving_stored_note(const struct tdm_model *model, bool keeps_windows);
+
 /* Is there a vision tower whose weights nobody counted? */
 bool tdm_serving_leaves_vision(const struct tdm_model *model,
                                const struct tdm_method_settings *settings);

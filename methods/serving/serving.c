@@ -66,6 +66,8 @@ static void settle_steps(const struct tdm_machine *machine, const struct tdm_ser
     if (is_v1(serving)) /* config/scheduler.py */
         answer->batched_tokens =
             tdm_least(answer->batched_tokens, tdm_size_mul(answer->sequences, context));
+    if (is_v1(serving) && serving->sequences == TDM_AUTO) /* engine/arg_utils.py */
+        answer->sequences = tdm_least(answer->sequences, answer->batched_tokens);
 }
 
 static uint64_t non_torch_bytes(const struct tdm_machine *machine,

@@ -173,9 +173,7 @@ static const char *assumption(const struct tdm_model *model,
         return "SGLang loads the vision tower of this model too, about 0.8 GiB that are not counted; "
                "layers with windows keep all tokens, as with "
                "disable_hybrid_swa_memory";
-    return tdm_model_shortest_window(model, UINT64_MAX) > 0
-               ? "layers with windows keep all tokens, as with disable_hybrid_swa_memory"
-               : NULL;
+    return tdm_serving_stored_note(model, tdm_model_shortest_window(model, UINT64_MAX) > 0);
 }
 
 static const struct tdm_method_key *const all_keys[] = {keys, NULL};

@@ -314,12 +314,46 @@ static const char *settled_quantization(const struct tdm_key_case *c, char *text
 
 #define USUAL_GROUP 128u
 
+static uint64_t usual_labels(const struct tdm_model *model)
+{
+    return model->labels > 0 ? model->labels : 1;
+}
+
+/* A config of ForSequenceClassification has a head of its labels, whatever is said of logits. */
+static enum tdm_status settle_head(const struct tdm_model *model,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_torch_settings *torch = &settings->torch;
+    if (torch->labels == 0)
+        torch->labels = usual_labels(model);
+    if (model->labels == 0)
+        return TDM_OK;
+    if (settings->method->system != &tdm_torch_system) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: the head of %s, which scores whole sequences, is not modelled",
+                 settings->method->name, model->name);
+        return tdm_hint(err, "parallel, ddp, fsdp and zero3 take it; or take the config of the "
+                             "model with an LM head");
+    }
+    if (torch->logits != TDM_LOGITS_HF && torch->logits != TDM_LOGITS_SCORE) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set logits: %s has a head that scores whole sequences, and no LM head",
+                 model->name);
+        return tdm_hint(err, "leave it out, or take the config of the model with an LM head");
+    }
+    torch->logits = TDM_LOGITS_SCORE;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
                                       struct tdm_method_settings *settings, struct tdm_error *err)
 {
     struct tdm_torch_settings *torch = &settings->torch;
     const enum tdm_base_kind kind = model->base.kind;
     torch->quantized_group = kind == TDM_BASE_WHOLE ? USUAL_GROUP : model->base.group;
+    enum tdm_status status = settle_head(model, settings, err);
+    if (status != TDM_OK)
+        return status;
     if (kind == TDM_BASE_WHOLE || settings->method->serves)
         return TDM_OK;
     if (settings->method->system != &tdm_torch_system) {
@@ -341,6 +375,18 @@ static const char *settled_attention(const struct tdm_key_case *c, char *text)
 {
     (void)text;
     return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
+}
+
+static const char *settled_logits(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return c->model->labels > 0 ? "score" : "hf";
+}
+
+static const char *settled_labels(const struct tdm_key_case *c, char *text)
+{
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64, usual_labels(c->model));
+    return text;
 }
 
 const struct tdm_method_key tdm_keys_torch[] = {
@@ -372,7 +418,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
      "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's",
-     tdm_key_read_choice, FIELD(torch.logits)},
+     tdm_key_read_choice, FIELD(torch.logits), .settled = settled_logits},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
      FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
@@ -383,8 +429,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
      "is done, as in a Trainer of transformers",
      tdm_key_read_switch, FIELD(torch.drops_loss), .needs = {&tdm_need_lora, &needs_checkpoints}},
-    {"num_labels", "N", "1", "outputs of the head of logits=score", tdm_key_read_count,
-     FIELD(torch.labels), .least = 1, .most = LABELS_MOST, .needs = {&needs_score}},
+    {"num_labels", "N", NULL, "outputs of the head of logits=score; the config's, else 1",
+     tdm_key_read_count, FIELD(torch.labels), .least = 1, .most = LABELS_MOST,
+     .needs = {&needs_score}, .settled = settled_labels},
     {"compile", "no|layers|all", "no",
      "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
      tdm_key_read_choice, FIELD(torch.compile)},
@@ -577,7 +624,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (part != NULL) {
         tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
                  part, model->architecture);
-        return tdm_hint(err, "tensor-parallel and megatron-cp take it");
+        return tdm_hint(err, model->parts == 0 ? "tensor-parallel and megatron-cp take it"
+                                               : "--mode serve takes it");
     }
     enum tdm_status status = tdm_adapter_check(model, torch, err);
     if (status == TDM_OK)
@@ -641,7 +689,7 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return "the vision tower is frozen: its weights and what image_tokens says count, not what it "
                "makes while it runs";
     if (model->text_alone)
-        return "the language model alone: its vision tower is not counted";
+        return "the language model alone: its towers of pictures or sound are not counted";
     if ((model->parts & TDM_PART_SINKS) != 0)
         return settings->torch.attention == TDM_TORCH_EAGER
                    ? NULL

@@ -289,6 +289,7 @@ static void refusals_say_what_to_do(void **state)
         {{"shared_prefixes=,"}, "is not known"},
         {{"gpu_memory_utilization=1.5"}, "is not a share"},
         {{"max_num_batched_tokens=512", "enable_chunked_prefill=no"}, "without chunks"},
+        {{"max_num_batched_tokens=512", "max_num_seqs=1024"}, "at least max_num_seqs, 1024"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

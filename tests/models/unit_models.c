@@ -103,6 +103,7 @@ static const struct {
     {"gemma-3-4b", UINT64_C(3880263168)},
     {"gemma-7b", UINT64_C(8537680896)},
     {"glm-4-9b", UINT64_C(9400279040)},
+    {"glm-4.5-air", UINT64_C(106852245504)},
     {"gpt-oss-120b", UINT64_C(116829156672)},
     {"gpt-oss-20b", UINT64_C(20914757184)},
     {"gpt2", UINT64_C(124439808)},
@@ -668,10 +669,10 @@ static void test_broken(void **state)
     } cases[] = {
         {"{\"architectures\": [\"GPTJForCausalLM\"]}",
          "\"architectures\" names \"GPTJForCausalLM\", which is not known; the nearest that is known "
-         "is GPT2LMHeadModel"},
+         "is PhiForCausalLM"},
         {"{\"architectures\": [\"Llama5ForCausalLM\"]}",
          "nearest that is known is LlamaForCausalLM"},
-        {"{\"architectures\": [\"Qwen3VLForConditionalGeneration\"]}",
+        {"{\"architectures\": [\"Qwen3OmniForConditionalGeneration\"]}",
          "nearest that is known is Qwen3"},
         {"{\"architectures\": [\"KimiLinear\"], \"kv_lora_rank\": 512}",
          "nearest that is known is DeepseekV3ForCausalLM"},
@@ -886,7 +887,7 @@ static void test_text_inside(void **state)
     tdm_model_free(model);
     json_object_set_new(json_object_get(config, "text_config"), "model_type", json_string("t5"));
     assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_INPUT);
-    assert_contains(err.message, "\"text_config.model_type\" names \"t5\", which is not known");
+    assert_contains(err.message, "\"text_config.model_type\" names \"t5\", which has an encoder");
     json_decref(config);
 }
 
@@ -925,6 +926,90 @@ static void test_vision_tower(void **state)
             tower += rows * columns;
         assert_int_equal(model->parameters, UINT64_C(7615616512));
         assert_int_equal(tower, UINT64_C(8292166656) - UINT64_C(7615616512));
+        assert_true(model->text_alone && model->sized_only);
+        tdm_model_free(model);
+        json_decref(config);
+    }
+}
+
+/* Llama 3.1 8B with other classes: without the LM head of 128256 x 4096 it has 7,504,924,672
+ * parameters, and a head that scores has a row for each label. */
+static void test_score_heads(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
+        " \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256,"
+        " \"model_type\": \"llama\"}";
+    static const struct {
+        const char *class, *labels; /* further fields */
+        uint32_t outputs;           /* 0: refused */
+        const char *said;
+    } rows[] = {
+        {"LlamaForSequenceClassification", "{}", 2, NULL},
+        {"LlamaForSequenceClassification", "{\"num_labels\": 1}", 1, NULL},
+        {"LlamaForSequenceClassification", "{\"tie_word_embeddings\": true}", 2, NULL},
+        {"LlamaForSequenceClassification",
+         "{\"id2label\": {\"0\": \"a\", \"1\": \"b\", \"2\": \"c\"}}", 3, NULL},
+        {"LlamaForRewardModel", "{}", 0,
+         "the nearest that is known is LlamaForSequenceClassification"},
+        {"Qwen2Model", "{}", 0, "the nearest that is known is Qwen2ForCausalLM"},
+        {"BertForMaskedLM", "{}", 0, "which has an encoder; only decoders are known"},
+        {"ForSequenceClassification", "{}", 0, "the nearest that is known is "},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *config = json_loads(text, 0, NULL), *more = json_loads(rows[i].labels, 0, NULL);
+        struct tdm_model *model = NULL;
+        struct tdm_error err;
+        json_object_update(config, more);
+        json_object_set_new(config, "architectures", json_pack("[s]", rows[i].class));
+        enum tdm_status status = tdm_model_from_config("test", "test", config, &model, &err);
+        assert_int_equal(status, rows[i].outputs > 0 ? TDM_OK : TDM_INPUT);
+        if (status == TDM_OK) {
+            char unknown[TDM_MODEL_UNKNOWN];
+            assert_int_equal(model->labels, rows[i].outputs);
+            assert_int_equal(model->parameters, UINT64_C(7504924672) + 4096 * rows[i].outputs);
+            assert_true(model->sized_only && !model->tied);
+            assert_contains(tdm_model_unknown(model, unknown), "heads that score");
+        } else {
+            assert_contains(err.message, rows[i].said);
+        }
+        tdm_model_free(model);
+        json_decref(more);
+        json_decref(config);
+    }
+}
+
+/* Language models of pictures and text, by the names of their classes: Qwen3-8B's and Phi-4-mini's
+ * sizes. */
+static void test_text_alone(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        uint64_t parameters;
+    } rows[] = {
+        {"{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"vision_config\": {},"
+         " \"text_config\": {\"model_type\": \"qwen3_vl_text\", \"hidden_size\": 4096,"
+         " \"intermediate_size\": 12288, \"num_hidden_layers\": 36, \"num_attention_heads\": 32,"
+         " \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 151936,"
+         " \"rope_scaling\": {\"mrope_interleaved\": true, \"mrope_section\": [24, 20, 20],"
+         " \"rope_type\": \"default\"}}}",
+         UINT64_C(8190735360)},
+        {"{\"architectures\": [\"Phi4MMForCausalLM\"], \"hidden_size\": 3072,"
+         " \"intermediate_size\": 8192, \"num_hidden_layers\": 32, \"num_attention_heads\": 24,"
+         " \"num_key_value_heads\": 8, \"partial_rotary_factor\": 0.75, \"vocab_size\": 200064,"
+         " \"tie_word_embeddings\": true, \"sliding_window\": 262144, \"vision_lora\": {}}",
+         UINT64_C(3836021760)},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *config = json_loads(rows[i].config, 0, NULL);
+        struct tdm_model *model = NULL;
+        struct tdm_error err;
+        assert_non_null(config);
+        if (tdm_model_from_config("test", "test", config, &model, &err) != TDM_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(model->parameters, rows[i].parameters);
         assert_true(model->text_alone && model->sized_only);
         tdm_model_free(model);
         json_decref(config);
@@ -980,6 +1065,8 @@ int main(void)
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_text_inside),
+        cmocka_unit_test(test_score_heads),
+        cmocka_unit_test(test_text_alone),
         cmocka_unit_test(test_vision_tower),
     };
     return cmocka_run_group_tests_name("models", tests, NULL, NULL);

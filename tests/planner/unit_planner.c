@@ -716,6 +716,35 @@ static void test_shortage_of_host(void **state)
     }
 }
 
+/* Where both places together cannot hold the state, what is proved is told by the state alone, so
+ * that the refusal needs no linear program, which would prove a little more. */
+static void test_hopeless_shortage(void **state)
+{
+    (void)state;
+    struct tdm_pins pins = {0};
+    struct tdm_error err;
+    struct tdm_shortage shortage;
+    struct tdm_schedule *schedule = new_schedule("qwen2.5-7b", 8192, 16 * GIB, 20 * GIB);
+    const struct tdm_place_row *places = schedule->machine->topology.places;
+    const uint64_t resident_bytes = 12 * schedule->model->parameters +
+                                    places[TDM_DEVICE].runtime_bytes +
+                                    places[TDM_HOST].runtime_bytes;
+    assert_true(search(schedule, &pins) == 0);
+    must(tdm_shortage_find(schedule, &pins, &shortage, &err), &err);
+    assert_int_equal(shortage.binding, TDM_BINDING_EITHER);
+    const enum tdm_place each[] = {TDM_DEVICE, TDM_HOST};
+    for (int i = 0; i < 2; i++) {
+        const uint64_t other_bytes = shortage.limit_bytes[each[1 - i]];
+        assert_int_equal(shortage.proved_bytes[each[i]], resident_bytes - other_bytes);
+        assert_true(shortage.proved_bytes[each[i]] <= shortage.needed_bytes[each[i]]);
+    }
+    assert_int_equal(shortage.longest_context, 0);
+    for (int s = 0; s < TDM_STATES; s++)
+        assert_false(shortage.streamed[s]);
+    tdm_pins_free(&pins);
+    tdm_schedule_free(schedule);
+}
+
 /* Plans a request of several ranks. Does it fit? */
 static bool ranks_fit(const struct tdm_request *request, struct tdm_objective_found *found)
 {
@@ -1077,6 +1106,7 @@ int main(void)
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_shortages),
         cmocka_unit_test(test_shortage_of_host),
+        cmocka_unit_test(test_hopeless_shortage),
         cmocka_unit_test(test_shortages_of_ranks),
         cmocka_unit_test(test_set_keys_good),
         cmocka_unit_test(test_set_keys_bad),
