@@ -230,7 +230,8 @@ static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fit
 }
 
 /* Looks for a schedule of several ranks that fits, and keeps it. A yes is always right. `alike`: by
- * what is known from other contexts, if that is of use. *sure: it was not. */
+ * what is known from other contexts, if that is of use. *sure: it was not. Contexts that leave a
+ * rank without a chunk are passed over, as if they fit. */
 static enum tdm_status find_of_team(struct contexts *c, uint64_t units, bool alike, bool *fits,
                                     bool *sure, struct tdm_error *err)
 {
@@ -243,6 +244,12 @@ static enum tdm_status find_of_team(struct contexts *c, uint64_t units, bool ali
     if (status != TDM_OK)
         return status;
     const uint64_t limit = next.schedule->memory_bytes;
+    const uint64_t chunk_tokens = tdm_most(next.pins.chunk_tokens, 1);
+    if (tdm_size_ceil_div(s->request.context, chunk_tokens) < ranks_of(&s->request)) {
+        tdm_objective_found_free(&next);
+        *sure = *fits = true;
+        return TDM_OK;
+    }
     if (alike)
         status = tdm_team_least_alike(next.schedule, &next.pins, TDM_DEVICE, limit, &c->memo,
                                       &tried, &bytes, err);
@@ -269,9 +276,7 @@ static enum tdm_status fits_team(struct contexts *c, uint64_t units, bool *fits,
     *fits = false;
     if (c->refused > 0 && units >= c->refused)
         return TDM_OK;
-    enum tdm_status status = TDM_OK;
-    if (units * c->unit >= ranks_of(&c->sizes.request)) /* every rank needs a token */
-        status = find_of_team(c, units, true, fits, &sure, err);
+    enum tdm_status status = find_of_team(c, units, true, fits, &sure, err);
     if (!*fits)
         *(sure ? &c->refused : &c->doubted) = units;
     return status;
@@ -384,6 +389,8 @@ static enum tdm_status longest_of_team(struct contexts *c, uint64_t *units, stru
         *units = doubted;
         status = widen(c, fits_team, units, err);
     }
+    if (c->sizes.found->schedule == NULL)
+        *units = 0;
     return status == TDM_OK && *units > 0 ? tdm_team_complete(c->sizes.found, err) : status;
 }
 

@@ -825,19 +825,21 @@ static bool ranks_have_least(struct tdm_request request, uint64_t context)
 static void test_contexts_of_ranks(void **state)
 {
     (void)state;
-    static const char *const pairs[] = {"exchange=gather"};
+    /* contexts that leave one of 3 ranks without such a chunk are passed over */
+    static const char *const pairs[] = {"chunk=4096", "exchange=gather"};
     const struct {
         uint32_t ranks;
         uint64_t memory_mib, host_mib; /* beside their runtimes */
         size_t pairs;
-    } cases[] = {{2, 64, 0, 0}, {2, 40, 30, 0}, {3, 64, 50, 0}, {4, 96, 20, 0}, {2, 64, 100, 1}};
+    } cases[] = {{2, 64, 0, 0},  {2, 40, 30, 0}, {3, 64, 50, 0},
+                 {4, 96, 20, 0}, {3, 64, 50, 1}, {2, 64, 100, 2}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tdm_request request = {.model = "byte-1m",
                                       .machine = "h200-published",
                                       .sequences = 1,
                                       .ranks = cases[i].ranks,
                                       .optimizer = TDM_OPTIMIZER_ADAMW,
-                                      .pairs = {pairs[0]},
+                                      .pairs = {pairs[0], pairs[1]},
                                       .pair_count = cases[i].pairs,
                                       .has_memory = true,
                                       .has_host_memory = true,
