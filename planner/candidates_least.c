@@ -68,8 +68,9 @@ static enum tdm_status least_of_team(struct tdm_schedule *schedule, const struct
     const enum tdm_exchange_kind exchange = schedule->exchange;
     const uint32_t head_ranks = schedule->head_ranks;
     const bool sliced_weights = schedule->sliced_weights;
+    struct tdm_team_memo memo;
     memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = tdm_team_least(schedule, pins, place, enough, bytes, err);
+    enum tdm_status status = tdm_team_least(schedule, pins, place, enough, &memo, bytes, err);
     memcpy(schedule->homes, homes, sizeof(homes));
     schedule->rings = rings;
     schedule->optimizer.on = on;

@@ -5,6 +5,7 @@
 
 #include "base/size.h"
 #include "base/units.h"
+#include "planner/team_least.h"
 #include "planner/team_search.h"
 
 #include <math.h>
@@ -183,6 +184,10 @@ struct contexts {
     struct sizes sizes;
     uint64_t unit; /* tokens per unit */
     uint64_t most; /* maximum units */
+    /* several ranks: what is known from other contexts, and the fewest units that do not fit by
+     * that, and surely; 0: none */
+    struct tdm_team_memo memo;
+    uint64_t doubted, refused;
 };
 
 typedef enum tdm_status (*least_of)(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -221,16 +226,60 @@ static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fit
         status = tdm_candidates_enough(next.schedule, &next.pins, TDM_DEVICE,
                                        next.schedule->memory_bytes, fits, err);
     tdm_objective_found_free(&next);
-    if (status == TDM_OK && is_by_least(&s->request, s->options))
-        tell(s, s->request.context, *fits);
     return status;
 }
 
-/* Plans for a context that surely fits. */
-static enum tdm_status take_sure(struct contexts *c, uint64_t units, struct tdm_error *err)
+/* Looks for a schedule of several ranks that fits, and keeps it. A yes is always right. `alike`: by
+ * what is known from other contexts, if that is of use. *sure: it was not. Contexts that leave a
+ * rank without a chunk are passed over, as if they fit. */
+static enum tdm_status find_of_team(struct contexts *c, uint64_t units, bool alike, bool *fits,
+                                    bool *sure, struct tdm_error *err)
 {
-    c->sizes.request.context = units * c->unit;
-    return tdm_objective_time(&c->sizes.request, TDM_EFFORT_LEAST, c->sizes.found, err);
+    struct sizes *s = &c->sizes;
+    struct tdm_objective_found next = {0};
+    uint64_t bytes = TDM_SIZE_MAX;
+    bool tried = false;
+    s->request.context = units * c->unit;
+    enum tdm_status status = make_team(&s->request, &next, err);
+    if (status != TDM_OK)
+        return status;
+    const uint64_t limit = next.schedule->memory_bytes;
+    const uint64_t chunk_tokens = tdm_most(next.pins.chunk_tokens, 1);
+    if (tdm_size_ceil_div(s->request.context, chunk_tokens) < ranks_of(&s->request)) {
+        tdm_objective_found_free(&next);
+        *sure = *fits = true;
+        return TDM_OK;
+    }
+    if (alike)
+        status = tdm_team_least_alike(next.schedule, &next.pins, TDM_DEVICE, limit, &c->memo,
+                                      &tried, &bytes, err);
+    if (!tried)
+        status =
+            tdm_team_least(next.schedule, &next.pins, TDM_DEVICE, limit, &c->memo, &bytes, err);
+    *sure = !tried;
+    *fits = status == TDM_OK && bytes <= limit;
+    if (*fits)
+        keep(s->found, &next);
+    tdm_objective_found_free(&next);
+    if (status == TDM_OK || status == TDM_INFEASIBLE) {
+        tell(s, s->request.context, *fits);
+        return TDM_OK;
+    }
+    return status;
+}
+
+/* Does a context fit several ranks? */
+static enum tdm_status fits_team(struct contexts *c, uint64_t units, bool *fits,
+                                 struct tdm_error *err)
+{
+    bool sure = true;
+    *fits = false;
+    if (c->refused > 0 && units >= c->refused)
+        return TDM_OK;
+    enum tdm_status status = find_of_team(c, units, true, fits, &sure, err);
+    if (!*fits)
+        *(sure ? &c->refused : &c->doubted) = units;
+    return status;
 }
 
 static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *good,
@@ -324,6 +373,27 @@ static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *uni
     return TDM_OK;
 }
 
+/* The longest context for which several ranks have a schedule, in units; 0: none. What does not fit
+ * by what is known from other contexts may fit after all, so the shortest such is tried surely. */
+static enum tdm_status longest_of_team(struct contexts *c, uint64_t *units, struct tdm_error *err)
+{
+    c->memo.chunk_tokens = 0;
+    c->doubted = c->refused = 0;
+    enum tdm_status status = widen(c, fits_team, units, err);
+    while (status == TDM_OK && c->doubted > *units) {
+        const uint64_t doubted = c->doubted;
+        bool fits, sure;
+        status = find_of_team(c, doubted, false, &fits, &sure, err);
+        if (status != TDM_OK || !fits)
+            break;
+        *units = doubted;
+        status = widen(c, fits_team, units, err);
+    }
+    if (c->sizes.found->schedule == NULL)
+        *units = 0;
+    return status == TDM_OK && *units > 0 ? tdm_team_complete(c->sizes.found, err) : status;
+}
+
 /* The longest context in units of `unit` tokens, at most `most` units. *units: 0 if none is
  * good. */
 static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
@@ -334,11 +404,9 @@ static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most,
     c->unit = unit;
     c->most = most;
     *units = 0;
+    if (is_by_least(&c->sizes.request, c->sizes.options))
+        return longest_of_team(c, units, err);
     enum tdm_status status = widen(c, fits_surely, &sure, err);
-    if (status == TDM_OK && is_by_least(&c->sizes.request, c->sizes.options)) {
-        *units = sure;
-        return sure > 0 ? take_sure(c, sure, err) : TDM_OK;
-    }
     uint64_t first = sure > 0 ? sure : 1;
     if (status == TDM_OK)
         status = try_context(c, first, &good, err);
@@ -534,22 +602,25 @@ static enum tdm_status prove(struct memories *m, struct tdm_error *err)
 static enum tdm_status least_of_team(const struct sizes *s, struct tdm_error *err)
 {
     struct tdm_objective_found *found = s->found;
-    struct tdm_request within = s->request;
+    struct tdm_team_memo memo;
     uint64_t bytes = 0;
-    enum tdm_status status = make_team(&within, found, err);
+    enum tdm_status status = make_team(&s->request, found, err);
     if (status != TDM_OK)
         return status;
-    const uint64_t limit = found->schedule->memory_bytes;
-    status = tdm_candidates_least(found->schedule, &found->pins, TDM_DEVICE, &bytes, err);
-    if (status == TDM_OK && (bytes == 0 || bytes > limit)) /* the caller explains why */
-        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
-    tdm_objective_found_free(found);
+    struct tdm_schedule *schedule = found->schedule;
+    status = tdm_team_least(schedule, &found->pins, TDM_DEVICE, 0, &memo, &bytes, err);
+    if (status == TDM_INFEASIBLE || (status == TDM_OK && bytes > schedule->memory_bytes)) {
+        tdm_objective_found_free(found);
+        status = make_team(&s->request, found, err); /* the caller explains why */
+        return status == TDM_OK ? tdm_fail(err, TDM_INFEASIBLE, "no schedule fits") : status;
+    }
+    if (status == TDM_OK) {
+        schedule->memory_bytes = tdm_least(schedule->memory_bytes, tdm_size_align(bytes, MIB));
+        status = tdm_team_complete(found, err);
+        tell(s, schedule->memory_bytes, status == TDM_OK);
+    }
     if (status != TDM_OK)
-        return status;
-    within.has_memory = true;
-    within.memory_bytes = tdm_least(limit, tdm_size_align(bytes, MIB));
-    status = tdm_objective_time(&within, TDM_EFFORT_LEAST, found, err);
-    tell(s, within.memory_bytes, status == TDM_OK);
+        tdm_objective_found_free(found);
     return status;
 }
 

@@ -51,7 +51,6 @@ enum tdm_effort {
     TDM_EFFORT_QUICK, /* as in tdm_pins; of several ranks without the last searches */
     TDM_EFFORT_FIRST, /* the same; of several ranks the first schedule that fits is enough */
     TDM_EFFORT_FIT,   /* the same; and its other choices, which fit, are not compared */
-    TDM_EFFORT_LEAST, /* quick; of several ranks the schedule that takes the least device memory */
 };
 
 /* The fastest step that fits: of one rank tdm_candidates_search(), of several tdm_team_search().

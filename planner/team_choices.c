@@ -14,6 +14,9 @@
 /* Rings of more ranks are tried only if they are asked for: a round takes as many hops as there are
  * ranks, and simulating it too. */
 #define MOST_RING_RANKS 16u
+/* The same for rings of more turns: lowering them all takes seconds, and simulating them more. By
+ * then attention takes so long that no exchange of the ranks' own choice is much faster. */
+#define MOST_RING_TURNS (UINT64_C(1) << 18)
 
 uint64_t tdm_team_longest_chunk(uint64_t context, uint64_t sequences, uint32_t ranks)
 {
@@ -73,13 +76,31 @@ void tdm_team_set_exchange(struct tdm_schedule *schedule, enum tdm_exchange_kind
                                                                  : most_head_ranks(schedule);
 }
 
+/* Turns of all ranks' rings in a forward: of each layer, pairs of a chunk and one that it sees. */
+static uint64_t ring_turns(const struct tdm_schedule *schedule)
+{
+    uint64_t turns = 0;
+    for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
+        for (uint32_t i = 0; i < schedule->sequence_count; i++) {
+            const uint64_t chunks =
+                tdm_size_ceil_div(schedule->sequences[i].tokens, schedule->chunk_tokens);
+            const uint64_t window = schedule->model->layer_kinds[layer].window;
+            uint64_t seen = (chunks + 1) / 2;
+            if (window > 0)
+                seen = tdm_least(seen, tdm_size_ceil_div(window, schedule->chunk_tokens) + 1);
+            turns = tdm_size_add(turns, tdm_size_mul(chunks, seen));
+        }
+    return turns;
+}
+
 bool tdm_team_tries_exchange(const struct tdm_schedule *schedule)
 {
     const bool rows = tdm_exchange_kind_has_rows(schedule->exchange);
     if (rows && (schedule->head_ranks == 0 || (schedule->model->kv_heads % schedule->ranks == 0 &&
                                                ranks_of_node(schedule) == schedule->ranks)))
         return false;
-    return !tdm_schedule_rings(schedule) || schedule->ranks <= MOST_RING_RANKS;
+    return !tdm_schedule_rings(schedule) ||
+           (schedule->ranks <= MOST_RING_RANKS && ring_turns(schedule) <= MOST_RING_TURNS);
 }
 
 enum tdm_status tdm_team_check_pins(const struct tdm_schedule *schedule,

@@ -4,7 +4,6 @@
 
 #include "base/size.h"
 #include "planner/candidates_parts.h"
-#include "planner/team_choices.h"
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
 
@@ -31,12 +30,8 @@ struct least {
     enum tdm_place place, other;
     uint64_t limit_bytes[TDM_MAX_PLACES]; /* of each rank */
     uint64_t enough, least;               /* the same; least TDM_SIZE_MAX: none was found */
-};
-
-/* What all recipes take more than estimated, or less. */
-struct correction {
-    bool known;
-    int64_t bytes[TDM_MAX_PLACES];
+    struct tdm_team_memo *memo;
+    bool trusts; /* memo: it was filled before */
 };
 
 /* ---- between a rank's bytes and those of all ---- */
@@ -165,7 +160,7 @@ static uint64_t corrected(uint64_t bytes, int64_t more)
 
 /* The recipe that takes the least of the place by its corrected estimate, of those within the limit
  * of the other; NULL: none is left. */
-static struct tdm_recipe *next(const struct least *s, const struct correction *correction,
+static struct tdm_recipe *next(const struct least *s, const struct tdm_team_correction *correction,
                                uint64_t *bytes)
 {
     struct tdm_recipe *found = NULL;
@@ -189,17 +184,19 @@ static bool is_hopeless(const struct least *s, uint64_t bytes)
            (s->enough > 0 && (double)bytes > NEAR_ENOUGH * (double)s->enough);
 }
 
-/* Lowers the recipes of a list with one choice, as long as they may take less. */
+/* Lowers the recipes of a list with one choice, as long as they may take less. *correction: what
+ * all take more than estimated, or less. */
 static enum tdm_status find_of_choice(struct least *s, const struct tdm_team_choice *choice,
-                                      bool *has_exchange, struct tdm_error *err)
+                                      struct tdm_team_correction *correction, bool *has_exchange,
+                                      struct tdm_error *err)
 {
-    struct correction correction = {.known = false};
+    bool fresh = false;
     enum tdm_status status = TDM_OK;
     for (unsigned i = 0; i < MOST_LOWERED && status == TDM_OK && s->least > s->enough; i++) {
         uint64_t used_bytes[TDM_MAX_PLACES] = {0}, bytes = 0;
         bool legal = false;
-        struct tdm_recipe *recipe = next(s, &correction, &bytes);
-        if (recipe == NULL || (correction.known && is_hopeless(s, bytes)))
+        struct tdm_recipe *recipe = next(s, correction, &bytes);
+        if (recipe == NULL || (correction->known && is_hopeless(s, bytes)))
             break;
         write(s, recipe, choice);
         if (!*has_exchange)
@@ -210,16 +207,18 @@ static enum tdm_status find_of_choice(struct least *s, const struct tdm_team_cho
         recipe->list = TDM_NONE;
         for (int place = 0; place < (int)TDM_MAX_PLACES && legal; place++) {
             const int64_t more = (int64_t)(used_bytes[place] - recipe->bytes[place]);
-            if (!correction.known || more < correction.bytes[place])
-                correction.bytes[place] = more;
+            if (!fresh || more < correction->bytes[place])
+                correction->bytes[place] = more;
         }
-        correction.known |= legal;
+        fresh |= legal;
+        correction->known |= legal;
     }
     return status;
 }
 
 /* Lists the recipes with updates at a place, and goes through the choices of ranks with them. */
-static enum tdm_status find_on(struct least *s, enum tdm_place on, bool *has_exchange,
+static enum tdm_status find_on(struct least *s, enum tdm_place on,
+                               struct tdm_team_correction corrections[2], bool *has_exchange,
                                struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -231,24 +230,27 @@ static enum tdm_status find_on(struct least *s, enum tdm_place on, bool *has_exc
             continue;
         s->list.count = 0;
         tdm_recipes_enumerate(&s->space, on, take_recipe, s);
-        status = s->list.no_memory ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates")
-                                   : find_of_choice(s, &choice, has_exchange, err);
+        status = s->list.no_memory
+                     ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates")
+                     : find_of_choice(s, &choice, &corrections[sliced], has_exchange, err);
     }
     return status;
 }
 
 /* State where the user put it, then streamed from the host, then updated there. */
-static enum tdm_status find_of_space(struct least *s, bool *has_exchange, struct tdm_error *err)
+static enum tdm_status find_of_space(struct least *s,
+                                     struct tdm_team_correction corrections[TDM_TEAM_STAGES][2],
+                                     bool *has_exchange, struct tdm_error *err)
 {
     const enum tdm_place asked_on = s->space.schedule->optimizer.on;
     const bool moves = s->whole->pass == TDM_TRAIN && !tdm_is_far(asked_on);
-    enum tdm_status status = find_on(s, asked_on, has_exchange, err);
+    enum tdm_status status = find_on(s, asked_on, corrections[0], has_exchange, err);
     if (status == TDM_OK && moves) {
         tdm_search_space_stream_state(&s->space);
-        status = find_on(s, asked_on, has_exchange, err);
+        status = find_on(s, asked_on, corrections[1], has_exchange, err);
     }
     if (status == TDM_OK && moves && !s->pins.has_update_place)
-        status = find_on(s, tdm_far_place(s->whole), has_exchange, err);
+        status = find_on(s, tdm_far_place(s->whole), corrections[2], has_exchange, err);
     return status;
 }
 
@@ -275,8 +277,9 @@ static enum tdm_status make_share(const struct tdm_schedule *whole, uint64_t chu
 }
 
 static enum tdm_status find_of_size(struct least *s, const struct tdm_pins *pins,
-                                    uint64_t chunk_tokens, bool *has_exchange,
-                                    struct tdm_error *err)
+                                    uint64_t chunk_tokens,
+                                    struct tdm_team_correction corrections[TDM_TEAM_STAGES][2],
+                                    bool *has_exchange, struct tdm_error *err)
 {
     struct tdm_schedule share;
     s->pins = *pins;
@@ -288,7 +291,7 @@ static enum tdm_status find_of_size(struct least *s, const struct tdm_pins *pins
     if (status == TDM_OK) {
         status = tdm_search_space_open(&share, &s->pins, true, &s->space, err);
         if (status == TDM_OK)
-            status = find_of_space(s, has_exchange, err);
+            status = find_of_space(s, corrections, has_exchange, err);
         tdm_search_space_close(&s->space);
     }
     tdm_sequences_free(share.sequences, share.sequence_count);
@@ -298,64 +301,109 @@ static enum tdm_status find_of_size(struct least *s, const struct tdm_pins *pins
 
 /* ---- all ---- */
 
-static enum tdm_status find(struct least *s, const struct tdm_pins *pins, struct tdm_error *err)
+/* The sizes of chunks that are tried, longest first. Returns how many. */
+static uint32_t list_sizes(const struct tdm_schedule *whole, const struct tdm_pins *pins,
+                           uint64_t sizes[TDM_TEAM_SIZES])
 {
-    const struct tdm_schedule *whole = s->whole;
-    const bool pinned = pins->chunk_tokens != 0;
     uint64_t longest = 0;
-    enum tdm_status status = TDM_OK;
-    bool has_exchange = pins->has_exchange;
+    uint32_t count = 1;
     for (uint32_t i = 0; i < whole->sequence_count; i++)
         longest = tdm_most(longest, whole->sequences[i].tokens);
-    uint64_t tokens = pinned ? pins->chunk_tokens
-                             : tdm_team_longest_chunk(longest, whole->sequence_count, whole->ranks);
-    for (uint32_t i = 0; i < (pinned ? 1 : TDM_TEAM_SIZES) && status == TDM_OK; i++) {
-        if (s->least > s->enough && (i == 0 || tokens >= TDM_TEAM_SHORTEST_CHUNK))
-            status = find_of_size(s, pins, tokens, &has_exchange, err);
-        tokens /= 2;
+    sizes[0] = pins->chunk_tokens;
+    if (pins->chunk_tokens != 0)
+        return count;
+    sizes[0] = tdm_team_longest_chunk(longest, whole->sequence_count, whole->ranks);
+    while (count < TDM_TEAM_SIZES && sizes[count - 1] / 2 >= TDM_TEAM_SHORTEST_CHUNK) {
+        sizes[count] = sizes[count - 1] / 2;
+        count++;
     }
+    return count;
+}
+
+/* Would the exchange be tried with chunks of this size? */
+static bool may_exchange(struct tdm_schedule *schedule, uint64_t chunk_tokens)
+{
+    schedule->chunk_tokens = chunk_tokens;
+    return tdm_team_tries_exchange(schedule);
+}
+
+static enum tdm_status find(struct least *s, const struct tdm_pins *pins, struct tdm_error *err)
+{
+    uint64_t sizes[TDM_TEAM_SIZES];
+    const uint32_t count = list_sizes(s->whole, pins, sizes);
+    bool has_exchange = pins->has_exchange || s->trusts;
+    enum tdm_status status = TDM_OK;
+    if (s->trusts)
+        tdm_team_set_exchange(s->whole, s->memo->exchange, s->memo->head_ranks);
+    else {
+        tdm_team_set_exchange(s->whole, s->whole->exchange, s->whole->head_ranks);
+        *s->memo = (struct tdm_team_memo){.chunk_tokens = sizes[0]};
+    }
+    for (uint32_t i = 0; i < count && status == TDM_OK && s->least > s->enough; i++) {
+        has_exchange = has_exchange && (pins->has_exchange || may_exchange(s->whole, sizes[i]));
+        status = find_of_size(s, pins, sizes[i], s->memo->corrections[i], &has_exchange, err);
+    }
+    s->memo->exchange = s->whole->exchange;
+    s->memo->head_ranks = s->whole->head_ranks;
     return status;
 }
 
-enum tdm_status tdm_team_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                               enum tdm_place place, uint64_t enough, uint64_t *bytes,
-                               struct tdm_error *err)
+static enum tdm_status find_least(struct least *s, const struct tdm_pins *pins, uint64_t *bytes,
+                                  struct tdm_error *err)
 {
+    struct tdm_schedule *schedule = s->whole;
     const size_t layers = (size_t)schedule->model->layers + 1;
     struct tdm_pins of_team = *pins;
-    struct least s = {.whole = schedule,
-                      .place = place,
-                      .other = tdm_other_place(schedule, place),
-                      .enough = enough == 0 ? 0 : of_rank(schedule, place, enough),
-                      .least = TDM_SIZE_MAX};
     of_team.has_order = true;
     of_team.order = TDM_LAYER_MAJOR;
     of_team.has_update_place |= of_team.weight_slices; /* the host updates whole weights */
     enum tdm_status status = tdm_team_check_pins(schedule, pins, err);
     if (status != TDM_OK)
         return status;
-    tdm_place_limits(schedule, s.limit_bytes);
-    s.limit_bytes[s.other] = of_rank(schedule, s.other, s.limit_bytes[s.other]);
-    tdm_team_set_exchange(schedule, schedule->exchange, schedule->head_ranks);
-    s.best.groups = calloc(layers, sizeof(*s.best.groups));
+    s->other = tdm_other_place(schedule, s->place);
+    s->enough = s->enough == 0 ? 0 : of_rank(schedule, s->place, s->enough);
+    s->least = TDM_SIZE_MAX;
+    tdm_place_limits(schedule, s->limit_bytes);
+    s->limit_bytes[s->other] = of_rank(schedule, s->other, s->limit_bytes[s->other]);
+    s->best.groups = calloc(layers, sizeof(*s->best.groups));
     struct tdm_group *groups = calloc(layers, sizeof(*groups));
-    if (s.best.groups == NULL || groups == NULL) {
+    if (s->best.groups == NULL || groups == NULL) {
         free(groups);
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu groups", layers);
     } else {
         free(schedule->groups); /* large enough for any list now */
         schedule->groups = groups;
         schedule->group_count = 0;
-        status = find(&s, &of_team, err);
+        status = find(s, &of_team, err);
     }
-    if (status == TDM_OK && s.least == TDM_SIZE_MAX)
+    if (status == TDM_OK && s->least < TDM_SIZE_MAX) {
+        copy_choices(schedule, &s->best);
+        *bytes = of_all(schedule, s->place, s->least);
+    } else if (status == TDM_OK)
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits the memory of the %s",
-                          tdm_place_name(&schedule->machine->topology, s.other));
-    if (status == TDM_OK) {
-        copy_choices(schedule, &s.best);
-        *bytes = of_all(schedule, place, s.least);
-    }
-    free(s.best.groups);
-    free(s.list.recipes);
+                          tdm_place_name(&schedule->machine->topology, s->other));
+    free(s->best.groups);
+    free(s->list.recipes);
     return status;
+}
+
+enum tdm_status tdm_team_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                               enum tdm_place place, uint64_t enough, struct tdm_team_memo *memo,
+                               uint64_t *bytes, struct tdm_error *err)
+{
+    struct least s = {.whole = schedule, .place = place, .enough = enough, .memo = memo};
+    return find_least(&s, pins, bytes, err);
+}
+
+enum tdm_status tdm_team_least_alike(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     enum tdm_place place, uint64_t enough,
+                                     struct tdm_team_memo *memo, bool *tried, uint64_t *bytes,
+                                     struct tdm_error *err)
+{
+    struct least s = {
+        .whole = schedule, .place = place, .enough = enough, .memo = memo, .trusts = true};
+    uint64_t sizes[TDM_TEAM_SIZES];
+    (void)list_sizes(schedule, pins, sizes);
+    *tried = memo->chunk_tokens == sizes[0];
+    return *tried ? find_least(&s, pins, bytes, err) : TDM_OK;
 }

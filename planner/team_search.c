@@ -377,6 +377,7 @@ static enum tdm_status search_sizes(struct team *team, bool pinned, struct tdm_e
 static enum tdm_status take_least(struct team *team, struct tdm_error *err)
 {
     struct tdm_objective_found tried = {0};
+    struct tdm_team_memo memo;
     uint64_t bytes = 0;
     bool fits = false;
     enum tdm_status status = tdm_request_make(team->request, &tried.schedule, &tried.pins, err);
@@ -384,7 +385,7 @@ static enum tdm_status take_least(struct team *team, struct tdm_error *err)
         return status;
     tried.schedule->ranks = team->request->ranks;
     tried.schedule->ranks_per_node = team->request->ranks_per_node;
-    status = tdm_team_least(tried.schedule, &tried.pins, TDM_DEVICE, team->most.device_bytes,
+    status = tdm_team_least(tried.schedule, &tried.pins, TDM_DEVICE, team->most.device_bytes, &memo,
                             &bytes, err);
     if (status == TDM_OK && bytes <= team->most.device_bytes)
         status = simulate(tried.schedule, &tried.search.simulation, &fits, err);
@@ -475,6 +476,21 @@ static enum tdm_status validate(const struct tdm_objective_found *found, struct 
     return status;
 }
 
+enum tdm_status tdm_team_complete(struct tdm_objective_found *found, struct tdm_error *err)
+{
+    bool fits = false;
+    enum tdm_status status = simulate(found->schedule, &found->search.simulation, &fits, err);
+    found->search.counts.least_alone = true;
+    if (status == TDM_OK && !fits)
+        status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits %u ranks", found->schedule->ranks);
+    if (status == TDM_OK)
+        status = choose_exchange(found, err);
+    if (status == TDM_OK)
+        status = validate(found, err);
+    tdm_search_set_bound(&found->search, 0);
+    return status;
+}
+
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err)
 {
@@ -496,7 +512,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     status = tdm_team_check_pins(schedule, &pins, err);
     tdm_pins_free(&pins);
     tdm_schedule_free(schedule);
-    if (status == TDM_OK && effort != TDM_EFFORT_LEAST)
+    if (status == TDM_OK)
         status = search_sizes(&team, pinned, err);
     if (status == TDM_OK && found->schedule != NULL && effort == TDM_EFFORT_FULL)
         status = search_fully(&team, err);

@@ -21,6 +21,12 @@
 enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effort effort,
                                 struct tdm_objective_found *found, struct tdm_error *err);
 
+/* Completes a schedule of several ranks that was found by the least memory (team_least.h):
+ * found->schedule with found->pins. Takes the fastest exchange for it, unless it was asked for,
+ * simulates and validates it. TDM_INFEASIBLE: it is not within its limits. `found` stays with the
+ * caller, also when this fails. */
+enum tdm_status tdm_team_complete(struct tdm_objective_found *found, struct tdm_error *err);
+
 /* What a step of `ranks` ranks takes at least, if one that has the memory of all takes at least
  * `seconds`: it could do the work of each in turns, and would exchange nothing. Only sums begin
  * once on each rank, without reading what was there, which saves time where memory limits an op. */

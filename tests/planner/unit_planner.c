@@ -12,6 +12,7 @@
 #include "commands/prediction.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
+#include "planner/team_least.h"
 #include "schedule/optimizer.h"
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
@@ -825,6 +826,121 @@ static void test_shortages_of_ranks(void **state)
     }
 }
 
+/* Does a request of several ranks fit with `context` tokens, by the least memory and by nothing
+ * that is known from other contexts? */
+static bool ranks_have_least(struct tdm_request request, uint64_t context)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins;
+    struct tdm_team_memo memo;
+    struct tdm_error err;
+    uint64_t bytes = 0;
+    request.context = context;
+    must(tdm_request_make(&request, &schedule, &pins, &err), &err);
+    schedule->ranks = request.ranks;
+    enum tdm_status status =
+        tdm_team_least(schedule, &pins, TDM_DEVICE, schedule->memory_bytes, &memo, &bytes, &err);
+    const bool fits = status == TDM_OK && bytes <= schedule->memory_bytes;
+    if (status != TDM_INFEASIBLE)
+        must(status, &err);
+    tdm_pins_free(&pins);
+    tdm_schedule_free(schedule);
+    return fits;
+}
+
+/* The longest context of several ranks, found with what is known from other contexts, is one that
+ * fits without; the next size, of one part in 512, does not. */
+static void test_contexts_of_ranks(void **state)
+{
+    (void)state;
+    /* contexts that leave one of 3 ranks without such a chunk are passed over */
+    static const char *const pairs[] = {"chunk=4096", "exchange=gather"};
+    const struct {
+        uint32_t ranks;
+        uint64_t memory_mib, host_mib; /* beside their runtimes */
+        size_t pairs;
+    } cases[] = {{2, 64, 0, 0},  {2, 40, 30, 0}, {3, 64, 50, 0},
+                 {4, 96, 20, 0}, {3, 64, 50, 1}, {2, 64, 100, 2}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_request request = {.model = "byte-1m",
+                                      .machine = "h200-published",
+                                      .sequences = 1,
+                                      .ranks = cases[i].ranks,
+                                      .optimizer = TDM_OPTIMIZER_ADAMW,
+                                      .pairs = {pairs[0], pairs[1]},
+                                      .pair_count = cases[i].pairs,
+                                      .has_memory = true,
+                                      .has_host_memory = true,
+                                      .memory_bytes = (cases[i].memory_mib + 528) << 20,
+                                      .host_memory_bytes = (cases[i].host_mib + 464) << 20};
+        const struct tdm_objective_options options = {0};
+        struct tdm_objective_found found;
+        struct tdm_error err;
+        must(tdm_objective_context(&request, &options, &found, &err), &err);
+        const uint64_t units = tdm_schedule_tokens(found.schedule) / 1024;
+        const uint64_t next = units + 1 + units / 512;
+        assert_true(units > 1);
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= request.memory_bytes);
+        assert_true(found.search.simulation.used_peak_bytes[TDM_HOST] <= request.host_memory_bytes);
+        assert_true(ranks_have_least(request, 1024 * units));
+        assert_false(ranks_have_least(request, 1024 * next));
+        tdm_objective_found_free(&found);
+    }
+}
+
+/* What is known from one context serves one with the same chunks alone. */
+static void test_team_memo(void **state)
+{
+    (void)state;
+    const uint64_t contexts[] = {1048576, 1310720, 32768};
+    struct tdm_team_memo memo = {0};
+    for (size_t i = 0; i < sizeof(contexts) / sizeof(contexts[0]); i++) {
+        struct tdm_pins pins = {0};
+        struct tdm_error err;
+        uint64_t bytes = 0, alike_bytes = 0;
+        bool tried = true;
+        struct tdm_schedule *schedule = new_schedule("byte-1m", contexts[i], 139 * GIB, GIB);
+        schedule->ranks = 2;
+        must(
+            tdm_team_least_alike(schedule, &pins, TDM_DEVICE, 0, &memo, &tried, &alike_bytes, &err),
+            &err);
+        assert_int_equal(tried, i == 1);
+        must(tdm_team_least(schedule, &pins, TDM_DEVICE, 0, &memo, &bytes, &err), &err);
+        if (tried) /* it may miss the least, but not by much */
+            assert_true(alike_bytes >= bytes && alike_bytes <= bytes + bytes / 100);
+        assert_true(memo.chunk_tokens > 0);
+        tdm_schedule_free(schedule);
+    }
+}
+
+/* Rings are tried unless they would take long to lower: then, with as many chunks, the layers have
+ * no windows. */
+static void test_rings_tried(void **state)
+{
+    (void)state;
+    const struct {
+        const char *model;
+        uint64_t context, chunk_tokens;
+        uint32_t ranks;
+        bool tried;
+    } cases[] = {{"qwen2.5-7b", 131072, 8192, 2, true},
+                 {"qwen2.5-7b", 131072, 8192, 17, false},
+                 {"qwen2.5-7b", 1048576, 8192, 8, true},
+                 {"qwen2.5-7b", 5029888, 8192, 2, false},
+                 {"mistral-7b-v0.1", 5029888, 8192, 2, true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_schedule *schedule =
+            new_schedule(cases[i].model, cases[i].context, 139 * GIB, GIB);
+        schedule->ranks = cases[i].ranks;
+        schedule->chunk_tokens = cases[i].chunk_tokens;
+        tdm_team_set_exchange(schedule, TDM_EXCHANGE_RING, 0);
+        assert_true(tdm_team_tries_exchange(schedule) == cases[i].tried);
+        tdm_team_set_exchange(schedule, TDM_EXCHANGE_GATHER, 0);
+        assert_true(tdm_team_tries_exchange(schedule));
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* ---- updates on the host ---- */
 
 /* With little device memory, updates on the host are faster. A search that may choose finds what
@@ -1108,6 +1224,9 @@ int main(void)
         cmocka_unit_test(test_shortage_of_host),
         cmocka_unit_test(test_hopeless_shortage),
         cmocka_unit_test(test_shortages_of_ranks),
+        cmocka_unit_test(test_contexts_of_ranks),
+        cmocka_unit_test(test_team_memo),
+        cmocka_unit_test(test_rings_tried),
         cmocka_unit_test(test_set_keys_good),
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
