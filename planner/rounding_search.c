@@ -51,12 +51,52 @@ static void put_states(struct tdm_local_search *s, enum tdm_place place)
             s->point.homes[state] = (struct tdm_home){layers, place, place};
 }
 
+/* Replaces the groups by at most `count` ones that are smaller from the bottom up: the top one has
+ * about 1 - `fall` of the layers of the lowest one. */
+static void make_falling_groups(struct tdm_local_search *s, uint32_t count, double fall,
+                                enum tdm_place place)
+{
+    const uint32_t layers = s->space->schedule->model->layers;
+    uint32_t below = 0;
+    s->point.group_count = 0;
+    for (uint32_t g = 0; g < count; g++) {
+        const double part = (g + 1.0) / count;
+        const double share = part * (1 - fall / 2 * part) / (1 - fall / 2);
+        const uint32_t end = (uint32_t)(share * layers + 0.5);
+        if (end == below)
+            continue;
+        s->point.groups[s->point.group_count++] = (struct tdm_group){.layers = end - below,
+                                                                     .input_place = place,
+                                                                     .kept_place = place,
+                                                                     .held_place = place,
+                                                                     .kv = TDM_KV_KEEP};
+        below = end;
+    }
+}
+
+/* Tries groups that are smaller from the bottom up. What a group holds is there with the inputs of
+ * all groups below it, so where memory decides how much is computed again, a group may hold the
+ * less the higher it is. */
+static void start_falling(struct tdm_local_search *s)
+{
+    static const double falls[] = {0.5, 0.85};
+    const uint32_t layers = s->space->schedule->model->layers;
+    for (uint32_t count = 2; count < layers && !s->limits->fixed_groups; count += 1 + count / 8)
+        for (size_t fall = 0; fall < sizeof(falls) / sizeof(falls[0]); fall++)
+            for (int place = 0; place < TDM_PLANNED_PLACES; place++) {
+                make_falling_groups(s, count, falls[fall],
+                                    tdm_planned_place(s->space->schedule, place));
+                tdm_rounding_decide_fit(s);
+            }
+}
+
 /* Tries groups of equal sizes, with the homes found so far and with all state on the device: single
  * moves of boundaries seldom lead from few groups to many. */
 static void start_groups(struct tdm_local_search *s)
 {
     const uint32_t layers = s->space->schedule->model->layers;
     size_t best = s->sets;
+    uint32_t best_size = 1;
     for (uint32_t size = 1; size <= layers && !s->limits->fixed_groups; size += 1 + size / 3)
         for (unsigned start = 0; start < 4; start++)
             for (size_t sets = 0; sets < STORED_SETS; sets++) {
@@ -65,10 +105,14 @@ static void start_groups(struct tdm_local_search *s)
                 if (start / 2)
                     put_states(s, TDM_DEVICE);
                 choose_sets(s, sets);
-                if (tdm_rounding_decide_fit(s))
+                if (tdm_rounding_decide_fit(s)) {
                     best = sets;
+                    best_size = size;
+                }
             }
     choose_sets(s, s->sets = best);
+    if (best_size > 1) /* memory makes layers compute again */
+        start_falling(s);
 }
 
 /* Tries homes from a grid: layers' masters and moments all at one place, embedding and head
