@@ -21,8 +21,10 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
 {
     bool adam = tdm_from_is(value, "Adam") || tdm_from_is(value, "AdamW");
     const json_t *settings = json_object_get(json_object_get(r->root, "optimizer"), "params");
-    const bool of_torch = json_is_true(json_object_get(settings, "torch_adam"));
-    return adam ? tdm_from_pair(r, "optimizer", of_torch ? "torch_adam" : "AdamW")
+    const json_t *of_torch = json_object_get(settings, "torch_adam");
+    if (of_torch != NULL && !json_is_boolean(of_torch))
+        return tdm_from_bad(r, "optimizer.params.torch_adam", of_torch, "expected true or false");
+    return adam ? tdm_from_pair(r, "optimizer", json_is_true(of_torch) ? "torch_adam" : "AdamW")
                 : tdm_from_bad(r, path, value, "Adam and AdamW are known");
 }
 

@@ -90,13 +90,28 @@ static enum tdm_status read_compile(const struct tdm_from_reading *r, const char
     return tdm_from_pair(r, "compile", loss ? "all" : "layers");
 }
 
-/* A value of [quantize.linear.float8], [float8] in earlier versions. */
-static const json_t *of_float8(const struct tdm_from_reading *r, const char *key)
+static const json_t *of_linear(const struct tdm_from_reading *r, const char *key)
 {
     const json_t *linear =
         json_object_get(json_object_get(json_object_get(r->root, "quantize"), "linear"), "float8");
-    const json_t *value = json_object_get(linear, key);
+    return json_object_get(linear, key);
+}
+
+/* A value of [quantize.linear.float8], [float8] in earlier versions. */
+static const json_t *of_float8(const struct tdm_from_reading *r, const char *key)
+{
+    const json_t *value = of_linear(r, key);
     return value != NULL ? value : json_object_get(json_object_get(r->root, "float8"), key);
+}
+
+/* The same is not what it should be. */
+static enum tdm_status bad_float8(const struct tdm_from_reading *r, const char *key,
+                                  const char *expected)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "%s.%s",
+             of_linear(r, key) != NULL ? "quantize.linear.float8" : "float8", key);
+    return tdm_from_bad(r, path, of_float8(r, key), expected);
 }
 
 /* Of converters torchao's Float8Linear is known. components/quantization/float8.py: without a
@@ -107,6 +122,8 @@ static enum tdm_status read_converters(const struct tdm_from_reading *r, const c
     const json_t *recipe = of_float8(r, "recipe_name"), *kept = of_float8(r, "filter_fqns");
     const json_t *gathers = of_float8(r, "enable_fsdp_float8_all_gather");
     bool keeps_head = false;
+    if (!json_is_array(value))
+        return tdm_from_bad(r, path, value, "expected a list, as [\"float8\"]");
     if (json_array_size(value) == 0)
         return tdm_from_note(r, path, "there are none");
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -115,11 +132,17 @@ static enum tdm_status read_converters(const struct tdm_from_reading *r, const c
             return tdm_from_bad(r, path, name,
                                 "of converters float8 (quantize.linear.float8) is known");
     }
+    if (recipe != NULL && !json_is_string(recipe))
+        return bad_float8(r, "recipe_name", "expected a name, as \"rowwise\"");
+    if (kept != NULL && !json_is_array(kept))
+        return bad_float8(r, "filter_fqns", "expected a list, as [\"output\"]");
+    if (gathers != NULL && !json_is_boolean(gathers))
+        return bad_float8(r, "enable_fsdp_float8_all_gather", "expected true or false");
     for (size_t i = 0; i < json_array_size(kept); i++)
         keeps_head |= tdm_from_is(json_array_get(kept, i), "output") ||
                       tdm_from_is(json_array_get(kept, i), "lm_head");
     enum tdm_status status = tdm_from_pair(
-        r, "float8_recipe", json_is_string(recipe) ? json_string_value(recipe) : "tensorwise");
+        r, "float8_recipe", recipe != NULL ? json_string_value(recipe) : "tensorwise");
     if (status == TDM_OK && json_is_true(gathers))
         status = tdm_from_pair(r, "enable_fsdp_float8_all_gather", "yes");
     return status == TDM_OK && !keeps_head

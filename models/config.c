@@ -314,7 +314,9 @@ static const struct architecture *unsupported(struct tdm_json_reader *reader, co
                        : length),
              value);
     const char *near = nearest(reader, strcmp(key, "model_type") == 0, name);
-    const bool scores = strstr(value, "Reward") != NULL || strstr(value, "Classification") != NULL;
+    const bool scores =
+        near[stem_length(near)] != '\0' &&
+        (strstr(value, "Reward") != NULL || strstr(value, "Classification") != NULL);
     tdm_json_fail(reader, key,
                   "names \"%.60s\", which is not known; the nearest that is known is %.*s%s", value,
                   (int)(scores ? stem_length(near) : strlen(near)), near, scores ? SCORED : "");

@@ -80,6 +80,20 @@ static enum tdm_status make_team(const struct tdm_request *request,
     return status;
 }
 
+/* The fewest tokens that give every rank a chunk. */
+static enum tdm_status shortest_context(const struct tdm_request *request, uint64_t *tokens,
+                                        struct tdm_error *err)
+{
+    struct tdm_request shortest = *request;
+    struct tdm_objective_found found = {0};
+    shortest.context = ranks_of(request);
+    const enum tdm_status status = make_team(&shortest, &found, err);
+    if (status == TDM_OK)
+        *tokens = tdm_team_shortest_context(ranks_of(request), found.pins.chunk_tokens);
+    tdm_objective_found_free(&found);
+    return status;
+}
+
 enum tdm_status tdm_objective_time(const struct tdm_request *request, enum tdm_effort effort,
                                    struct tdm_objective_found *found, struct tdm_error *err)
 {
@@ -182,8 +196,9 @@ static enum tdm_status too_slow(double seconds, double most_seconds, const char 
 
 struct contexts {
     struct sizes sizes;
-    uint64_t unit; /* tokens per unit */
-    uint64_t most; /* maximum units */
+    uint64_t shortest;    /* tokens: a shorter context leaves a rank without a chunk */
+    uint64_t unit;        /* tokens per unit */
+    uint64_t least, most; /* units that may be tried */
     /* several ranks: what is known from other contexts, and the fewest units that do not fit by
      * that, and surely; 0: none */
     struct tdm_team_memo memo;
@@ -219,8 +234,6 @@ static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fit
     struct tdm_objective_found next = {0};
     s->request.context = units * c->unit;
     *fits = false;
-    if (s->request.context < ranks_of(&s->request)) /* every rank needs a token */
-        return TDM_OK;
     enum tdm_status status = make_team(&s->request, &next, err);
     if (status == TDM_OK)
         status = tdm_candidates_enough(next.schedule, &next.pins, TDM_DEVICE,
@@ -230,8 +243,7 @@ static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fit
 }
 
 /* Looks for a schedule of several ranks that fits, and keeps it. A yes is always right. `alike`: by
- * what is known from other contexts, if that is of use. *sure: it was not. Contexts that leave a
- * rank without a chunk are passed over, as if they fit. */
+ * what is known from other contexts, if that is of use. *sure: it was not. */
 static enum tdm_status find_of_team(struct contexts *c, uint64_t units, bool alike, bool *fits,
                                     bool *sure, struct tdm_error *err)
 {
@@ -244,12 +256,6 @@ static enum tdm_status find_of_team(struct contexts *c, uint64_t units, bool ali
     if (status != TDM_OK)
         return status;
     const uint64_t limit = next.schedule->memory_bytes;
-    const uint64_t chunk_tokens = tdm_most(next.pins.chunk_tokens, 1);
-    if (tdm_size_ceil_div(s->request.context, chunk_tokens) < ranks_of(&s->request)) {
-        tdm_objective_found_free(&next);
-        *sure = *fits = true;
-        return TDM_OK;
-    }
     if (alike)
         status = tdm_team_least_alike(next.schedule, &next.pins, TDM_DEVICE, limit, &c->memo,
                                       &tried, &bytes, err);
@@ -373,8 +379,9 @@ static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *uni
     return TDM_OK;
 }
 
-/* The longest context for which several ranks have a schedule, in units; 0: none. What does not fit
- * by what is known from other contexts may fit after all, so the shortest such is tried surely. */
+/* The longest context for which several ranks have a schedule, in units; less than the least: none.
+ * What does not fit by what is known from other contexts may fit after all, so the shortest such is
+ * tried surely. */
 static enum tdm_status longest_of_team(struct contexts *c, uint64_t *units, struct tdm_error *err)
 {
     c->memo.chunk_tokens = 0;
@@ -389,25 +396,16 @@ static enum tdm_status longest_of_team(struct contexts *c, uint64_t *units, stru
         *units = doubted;
         status = widen(c, fits_team, units, err);
     }
-    if (c->sizes.found->schedule == NULL)
-        *units = 0;
-    return status == TDM_OK && *units > 0 ? tdm_team_complete(c->sizes.found, err) : status;
+    return status == TDM_OK && *units >= c->least ? tdm_team_complete(c->sizes.found, err) : status;
 }
 
-/* The longest context in units of `unit` tokens, at most `most` units. *units: 0 if none is
- * good. */
-static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
-                               struct tdm_error *err)
+/* The longest context by searches, in units; less than the least: none is good. */
+static enum tdm_status longest_by_search(struct contexts *c, uint64_t *units, struct tdm_error *err)
 {
-    uint64_t sure = 0;
+    uint64_t first = *units;
     bool good;
-    c->unit = unit;
-    c->most = most;
-    *units = 0;
-    if (is_by_least(&c->sizes.request, c->sizes.options))
-        return longest_of_team(c, units, err);
-    enum tdm_status status = widen(c, fits_surely, &sure, err);
-    uint64_t first = sure > 0 ? sure : 1;
+    enum tdm_status status = widen(c, fits_surely, &first, err);
+    first = tdm_most(first, c->least);
     if (status == TDM_OK)
         status = try_context(c, first, &good, err);
     if (status != TDM_OK)
@@ -416,6 +414,26 @@ static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most,
         return narrow(c, try_context, units, first, err);
     *units = first;
     return widen(c, try_context, units, err);
+}
+
+/* The longest context in units of `unit` tokens, at most `most` units. *units: 0 if none is
+ * good. */
+static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
+                               struct tdm_error *err)
+{
+    c->unit = unit;
+    c->least = tdm_size_ceil_div(c->shortest, unit);
+    c->most = most;
+    *units = 0;
+    if (c->least > most)
+        return TDM_OK;
+    *units = c->least - 1;
+    enum tdm_status status = is_by_least(&c->sizes.request, c->sizes.options)
+                                 ? longest_of_team(c, units, err)
+                                 : longest_by_search(c, units, err);
+    if (*units < c->least)
+        *units = 0;
+    return status;
 }
 
 static enum tdm_status find_context(const struct tdm_request *request,
@@ -427,19 +445,21 @@ static enum tdm_status find_context(const struct tdm_request *request,
         .sizes = {.request = *request, .options = options, .effort = effort, .found = found}};
     uint64_t units;
     *found = (struct tdm_objective_found){0};
-    enum tdm_status status =
-        longest(&c, CONTEXT_STEP, TDM_LONGEST_CONTEXT / CONTEXT_STEP, &units, err);
+    enum tdm_status status = shortest_context(request, &c.shortest, err);
+    if (status == TDM_OK)
+        status = longest(&c, CONTEXT_STEP, TDM_LONGEST_CONTEXT / CONTEXT_STEP, &units, err);
     if (status == TDM_OK && units == 0)
         status = longest(&c, 1, CONTEXT_STEP - 1, &units, err);
     if (status == TDM_OK && units == 0) {
         bool good;
-        c.sizes.request.context = 1;
+        c.sizes.request.context = c.shortest;
         status = try_search(&c.sizes, found, &good, err);
         const double seconds = found->search.simulation.step_seconds;
         if (status != TDM_OK || seconds <= 0)
             return status == TDM_OK ? tdm_fail(err, TDM_INFEASIBLE, "no context fits") : status;
         tdm_objective_found_free(found);
-        return too_slow(seconds, options->most_seconds, "a single token", err);
+        return too_slow(seconds, options->most_seconds,
+                        ranks_of(request) > 1 ? "a chunk for each rank" : "a single token", err);
     }
     if (status == TDM_OK && ranks_of(request) > 1 && !is_by_least(request, options))
         status = search_again(&c.sizes.request, found, err);
@@ -464,16 +484,18 @@ static enum tdm_status near_context_of_team(struct contexts *c, struct tdm_error
     const double shares[] = {ranks, 0.75 * ranks, 0.5 * ranks, 1, 0.75, 0.5, 0.25};
     uint64_t units;
     bool good = false;
-    enum tdm_status status = find_near(c, 0, &units, err);
+    enum tdm_status status = shortest_context(&c->sizes.request, &c->shortest, err);
+    if (status == TDM_OK)
+        status = find_near(c, 0, &units, err);
     for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]) && status == TDM_OK && !good; i++) {
         double wanted = shares[i] * (double)units;
         uint64_t tried = wanted < TEAM_NEAR_MOST ? (uint64_t)wanted : TEAM_NEAR_MOST;
-        if (tried > 0)
+        if (tried * c->unit >= c->shortest)
             status = try_context(c, tried, &good, err);
     }
     if (status != TDM_OK || good)
         return status;
-    c->sizes.request.context = ranks_of(&c->sizes.request);
+    c->sizes.request.context = c->shortest;
     status = make_team(&c->sizes.request, c->sizes.found, err);
     return status == TDM_OK ? tdm_fail(err, TDM_INFEASIBLE, "no context fits") : status;
 }

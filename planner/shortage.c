@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "planner/places.h"
+#include "planner/team_choices.h"
 #include "schedule/optimizer.h"
 
 #include <inttypes.h>
@@ -41,18 +42,20 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
         schedule->sequences = given;
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for sequences");
     }
+    const uint64_t shortest =
+        tdm_least(tdm_team_shortest_context(schedule->ranks, pins->chunk_tokens), context);
     uint64_t step = context > 8192 ? 1024 : 1;
     uint64_t low = 0, high = tdm_size_ceil_div(context, step); /* in steps */
     enum tdm_status status = TDM_OK;
     *longest = 0;
     bool any;
-    /* if one token of each rank does not fit, weights and states are too large */
-    status = context_fits(schedule, pins, schedule->ranks, &any, err);
+    /* if the least that gives each rank work does not fit, weights and states are too large */
+    status = context_fits(schedule, pins, shortest, &any, err);
     if (status == TDM_OK && !any)
         high = 0;
     while (status == TDM_OK && high - low > 1 + low / 1024) {
         uint64_t middle = low + (high - low) / 2;
-        bool fits = middle * step <= schedule->ranks;
+        bool fits = middle * step <= shortest;
         if (!fits)
             status = context_fits(schedule, pins, middle * step, &fits, err);
         if (fits)

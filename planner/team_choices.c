@@ -18,6 +18,11 @@
  * then attention takes so long that no exchange of the ranks' own choice is much faster. */
 #define MOST_RING_TURNS (UINT64_C(1) << 18)
 
+uint64_t tdm_team_shortest_context(uint32_t ranks, uint64_t chunk_tokens)
+{
+    return tdm_size_add(tdm_size_mul(ranks - 1, tdm_most(chunk_tokens, 1)), 1);
+}
+
 uint64_t tdm_team_longest_chunk(uint64_t context, uint64_t sequences, uint32_t ranks)
 {
     const uint64_t rounds = sequences < LEAST_ROUNDS ? LEAST_ROUNDS / sequences : 1;

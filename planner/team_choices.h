@@ -20,6 +20,9 @@ struct tdm_team_choice {
     bool sliced;
 };
 
+/* The fewest tokens of a sequence that give every rank a chunk of it. chunk_tokens 0: any. */
+uint64_t tdm_team_shortest_context(uint32_t ranks, uint64_t chunk_tokens);
+
 /* The longest chunks of a power of two tokens that give every rank enough of them. `context`:
  * tokens of each of the `sequences`. */
 uint64_t tdm_team_longest_chunk(uint64_t context, uint64_t sequences, uint32_t ranks);

@@ -299,7 +299,7 @@ static enum tdm_status check_fpdt(const struct tdm_model *model,
     if (!is_fpdt_model(model)) {
         tdm_fail(err, TDM_USAGE, "method %s: FPDT's attention and MLP do not know all parts of %s",
                  settings->method->name, model->architecture);
-        return tdm_hint(err, "models as llama-3.1-8b or starcoder2-7b; or method alst");
+        return tdm_hint(err, "models as llama-3.1-8b or qwen2.5-7b; or method alst");
     }
     return check_chunks(settings, err);
 }

@@ -35,7 +35,7 @@ enum tdm_status megatron_check_mamba(const struct tdm_model *model,
     if ((model->parts & ~(uint32_t)HYBRID_PARTS) != 0 || !model->mamba.kernel_bias) {
         tdm_fail(err, TDM_USAGE, "method %s: layers of Mamba-2 as %s has them are not modelled",
                  method, model->architecture);
-        return tdm_hint(err, "nemotron-h-8b and others of its family; fsdp and zero3 take it");
+        return tdm_hint(err, "nemotron-h-8b and others of its family; or method fsdp");
     }
     if (what != NULL)
         return tdm_fail(err, TDM_USAGE, "method %s: layers of Mamba-2 with %s are not modelled",

@@ -328,7 +328,7 @@ static enum tdm_status settle_head(const struct tdm_model *model,
         torch->labels = usual_labels(model);
     if (model->labels == 0)
         return TDM_OK;
-    if (settings->method->system != &tdm_torch_system) {
+    if (settings->method->system != &tdm_torch_system || torch->context.chunk_tokens > 0) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: the head of %s, which scores whole sequences, is not modelled",
                  settings->method->name, model->name);

@@ -953,6 +953,7 @@ static void test_score_heads(void **state)
          "{\"id2label\": {\"0\": \"a\", \"1\": \"b\", \"2\": \"c\"}}", 3, NULL},
         {"LlamaForRewardModel", "{}", 0,
          "the nearest that is known is LlamaForSequenceClassification"},
+        {"Qwen2VLForSequenceClassification", "{}", 0, "known is Qwen2VLForConditionalGeneration"},
         {"Qwen2Model", "{}", 0, "the nearest that is known is Qwen2ForCausalLM"},
         {"BertForMaskedLM", "{}", 0, "which has an encoder; only decoders are known"},
         {"ForSequenceClassification", "{}", 0, "the nearest that is known is "},
@@ -973,6 +974,7 @@ static void test_score_heads(void **state)
             assert_contains(tdm_model_unknown(model, unknown), "heads that score");
         } else {
             assert_contains(err.message, rows[i].said);
+            assert_null(strstr(err.message, "GenerationFor")); /* one class, not two joined */
         }
         tdm_model_free(model);
         json_decref(more);
