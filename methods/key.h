@@ -93,6 +93,8 @@ enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const cha
                                      struct tdm_method_settings *settings, struct tdm_error *err);
 /* So begins an assumption of what was read and compared with no run: plain answers say it. */
 #define TDM_NOT_MEASURED "not measured: "
+/* And one of what the model has and the answer does not count: plain answers say it too. */
+#define TDM_NOT_COUNTED "not counted: "
 
 /* Projections that get adapters. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,

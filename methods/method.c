@@ -340,7 +340,8 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 
 bool tdm_method_is_limit(const char *assumption)
 {
-    return strncmp(assumption, TDM_NOT_MEASURED, sizeof(TDM_NOT_MEASURED) - 1) == 0;
+    return strncmp(assumption, TDM_NOT_MEASURED, sizeof(TDM_NOT_MEASURED) - 1) == 0 ||
+           strncmp(assumption, TDM_NOT_COUNTED, sizeof(TDM_NOT_COUNTED) - 1) == 0;
 }
 
 const char *tdm_method_summary(const struct tdm_method_settings *settings)

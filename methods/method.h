@@ -145,7 +145,7 @@ const char *tdm_method_summary(const struct tdm_method_settings *settings);
 /* One line of what these settings assume beside the keys; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings);
-/* Does it say that something was compared with no run? */
+/* Does it say that something was compared with no run, or not counted? */
 bool tdm_method_is_limit(const char *assumption);
 
 #endif

@@ -443,7 +443,8 @@ bool tdm_serving_leaves_vision(const struct tdm_model *model,
                                const struct tdm_method_settings *settings)
 {
     /* Gemma 3 without a tower has 26 layers or less. */
-    return strcmp(model->architecture, "Gemma3ForCausalLM") == 0 && model->layers > 26 &&
+    return (model->text_alone ||
+            (strcmp(model->architecture, "Gemma3ForCausalLM") == 0 && model->layers > 26)) &&
            settings->serving.other_weights_bytes == 0;
 }
 
@@ -476,8 +477,11 @@ static const char *assumption(const struct tdm_model *model,
                    ? "kv_eviction is a paper's, which vLLM does not have"
                    : "prefill_context_parallel_size is a paper's, which vLLM does not have";
     if (tdm_serving_leaves_vision(model, settings))
-        return "vLLM loads the vision tower of this model too, about 0.8 GiB that are not counted: "
-               "--set other_weights=0.8G";
+        return model->text_alone
+                   ? "vLLM loads towers of pictures or sound too, which are not counted: "
+                     "--set other_weights=SIZE"
+                   : "vLLM loads the vision tower of this model too, about 0.8 GiB that are not "
+                     "counted: --set other_weights=0.8G";
     if (model->latent.kv_rank > 0)
         return "latent keys and values as vLLM's sources have them; compared with one log, of "
                "DeepSeek V2 Lite";

@@ -170,9 +170,12 @@ static const char *assumption(const struct tdm_model *model,
                               const struct tdm_method_settings *settings)
 {
     if (tdm_serving_leaves_vision(model, settings))
-        return "SGLang loads the vision tower of this model too, about 0.8 GiB that are not counted; "
-               "layers with windows keep all tokens, as with "
-               "disable_hybrid_swa_memory";
+        return model->text_alone
+                   ? "SGLang loads towers of pictures or sound too, which are not counted: "
+                     "--set other_weights=SIZE"
+                   : "SGLang loads the vision tower of this model too, about 0.8 GiB that are not "
+                     "counted; layers with windows keep all tokens, as with "
+                     "disable_hybrid_swa_memory";
     return tdm_serving_stored_note(model, tdm_model_shortest_window(model, UINT64_MAX) > 0);
 }
 

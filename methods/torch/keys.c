@@ -689,7 +689,7 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return "the vision tower is frozen: its weights and what image_tokens says count, not what it "
                "makes while it runs";
     if (model->text_alone)
-        return "the language model alone: its towers of pictures or sound are not counted";
+        return TDM_NOT_COUNTED "towers of pictures or sound; this is the language model alone";
     if ((model->parts & TDM_PART_SINKS) != 0)
         return settings->torch.attention == TDM_TORCH_EAGER
                    ? NULL
