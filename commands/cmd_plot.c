@@ -201,8 +201,8 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 
 const struct tdm_command tdm_cmd_plot = {
     .name = "plot",
-    .usage =
-        "plot SCHEDULE|TRACE -o FILE.png|svg|pdf|html [--step N] [--loss] [--size WxH] [--force]",
+    .usage = "plot SCHEDULE|TRACE -o FILE.png|svg|pdf|html [--step N] [--rank R] [--loss] "
+             "[--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
     .options = options,
     .notes = "Draws which bytes hold values over time, by category, of the device and, where it "

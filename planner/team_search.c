@@ -23,6 +23,9 @@
  * of two times as long as the ranks'. */
 #define MOST_CHUNKS 256u
 
+/* Rings are tried for more than this share of the bound. */
+#define RING_GAP 0.005
+
 /* Above this gap to the bound more is tried. */
 #define NARROW_GAP 0.01
 
@@ -412,9 +415,9 @@ static enum tdm_status search_fully(struct team *team, struct tdm_error *err)
 }
 
 /* Can a schedule with another exchange be about as fast as one that takes `seconds`? Simulates it
- * with the other choices as they are. */
+ * with the other choices as they are; `no_rings`: not if it is a ring. */
 static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_exchange_kind exchange,
-                                   double seconds, bool *may, struct tdm_error *err)
+                                   bool no_rings, double seconds, bool *may, struct tdm_error *err)
 {
     const enum tdm_exchange_kind before = schedule->exchange;
     const uint32_t head_ranks = schedule->head_ranks;
@@ -423,7 +426,7 @@ static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_excha
     enum tdm_status status = TDM_OK;
     *may = false;
     tdm_team_set_exchange(schedule, exchange, 0);
-    if (tdm_team_tries_exchange(schedule) &&
+    if (!(no_rings && tdm_schedule_rings(schedule)) && tdm_team_tries_exchange(schedule) &&
         tdm_schedule_check(schedule, "plan", &refusal) == TDM_OK)
         status = simulate(schedule, &tried, may, err);
     tdm_team_set_exchange(schedule, before, head_ranks);
@@ -431,16 +434,20 @@ static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_excha
     return status;
 }
 
-/* Takes the fastest exchange for what was found, unless it was asked for. */
-static enum tdm_status choose_exchange(struct tdm_objective_found *found, struct tdm_error *err)
+/* Takes the fastest exchange for what was found, unless it was asked for. Rings take long to
+ * simulate, and are left out next to `bound_seconds` (0: not known), below which none is. */
+static enum tdm_status choose_exchange(struct tdm_objective_found *found, double bound_seconds,
+                                       struct tdm_error *err)
 {
     struct tdm_simulation *simulation = &found->search.simulation;
     enum tdm_status status = TDM_OK;
     for (int i = 0; i < TDM_EXCHANGES && !found->pins.has_exchange && status == TDM_OK; i++) {
         const enum tdm_exchange_kind exchange = (enum tdm_exchange_kind)i;
+        const bool near = simulation->step_seconds < bound_seconds * (1 + RING_GAP);
         bool may = false;
         if (found->schedule->exchange != exchange)
-            status = may_be_fast(found->schedule, exchange, simulation->step_seconds, &may, err);
+            status =
+                may_be_fast(found->schedule, exchange, near, simulation->step_seconds, &may, err);
         if (may && status == TDM_OK)
             status = try_exchange(found->schedule, &found->pins, false, exchange,
                                   simulation->step_seconds, simulation, &may, err);
@@ -484,7 +491,7 @@ enum tdm_status tdm_team_complete(struct tdm_objective_found *found, struct tdm_
     if (status == TDM_OK && !fits)
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits %u ranks", found->schedule->ranks);
     if (status == TDM_OK)
-        status = choose_exchange(found, err);
+        status = choose_exchange(found, 0, err);
     if (status == TDM_OK)
         status = validate(found, err);
     tdm_search_set_bound(&found->search, 0);
@@ -519,7 +526,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     if (status == TDM_OK && found->schedule == NULL)
         status = take_least(&team, err);
     if (status == TDM_OK && found->schedule != NULL && !team.fits)
-        status = choose_exchange(found, err);
+        status = choose_exchange(found, team.bound_seconds, err);
     if (status == TDM_OK && found->schedule != NULL)
         tdm_search_set_bound(&found->search, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)

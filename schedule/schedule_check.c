@@ -182,8 +182,8 @@ static enum tdm_status check_heads(const struct tdm_schedule *schedule, const ch
                  parts > TDM_MAX_HEAD_RANKS)) {
         tdm_fail(
             err, TDM_INPUT,
-            "%s: \"head_ranks\" is %u; \"exchange\" %s needs a divisor of the %u ranks from 2 to "
-            "%u that is less than all",
+            "%s: \"head_ranks\" (--set exchange.heads of plan) is %u; \"exchange\" %s needs a divisor "
+            "of the %u ranks from 2 to %u that is less than all",
             file, schedule->head_ranks, name, schedule->ranks, TDM_MAX_HEAD_RANKS);
         const uint32_t due = least_head_ranks(schedule);
         return due == 0 ? tdm_hint(err, "use exchange=heads or gather")
