@@ -443,7 +443,7 @@ static enum tdm_status find_context(const struct tdm_request *request,
 {
     struct contexts c = {
         .sizes = {.request = *request, .options = options, .effort = effort, .found = found}};
-    uint64_t units;
+    uint64_t units = 0;
     *found = (struct tdm_objective_found){0};
     enum tdm_status status = shortest_context(request, &c.shortest, err);
     if (status == TDM_OK)
