@@ -254,7 +254,7 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
     l->sequence_parallel = s->sequence_parallel && l->tensor > 1;
     if (l->sequence_parallel)
         parts = parts % 2 == 0 ? parts * l->tensor / (l->tensor % 2 == 0 ? 2 : 1) : l->tensor;
-    if (s->packed && s->longest % parts != 0) {
+    if (s->packed && !s->hybrid && s->longest % parts != 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set max_seqlen_q: each packed sequence is padded to a multiple of %" PRIu64
                  " tokens",
@@ -541,7 +541,8 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->rows = t->batch * t->tokens;
     t->packed = t->set.packed || t->set.hybrid;
     if (t->packed) { /* flatten_batch_for_packed_sequences: one row of all sequences */
-        t->longest = t->set.packed && t->set.longest > 0 ? t->set.longest : settings->torch.tokens;
+        t->longest = t->set.packed && !t->set.hybrid && t->set.longest > 0 ? t->set.longest
+                                                                           : settings->torch.tokens;
         t->sequences = tdm_size_ceil_div(t->rows * l->context, t->longest);
         t->tokens = t->rows;
         t->batch = 1;
