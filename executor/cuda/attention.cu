@@ -208,14 +208,24 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
     return tdm_cuda_status(cudaGetLastError(), "attention launch", err);
 }
 
+/* Shared memory that a block may use on the device; 0 if that cannot be determined. */
+static int most_shared_bytes(void)
+{
+    static int bytes = -1; /* queried once: the cards of all ranks are of one kind */
+    int device;
+    if (bytes < 0 && (cudaGetDevice(&device) != cudaSuccess ||
+                      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                             device) != cudaSuccess))
+        bytes = 0;
+    return bytes;
+}
+
 extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
 {
     const int of_64 = tdm_shared_bytes<64>, of_128 = tdm_shared_bytes<128>;
     return tdm_tiles_fit(a) && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
-           tdm_device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) >=
-               (a->head_dim == 64 ? of_64 : of_128) &&
-           a->keys <= INT32_MAX;
+           most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) && a->keys <= INT32_MAX;
 }
 
 extern "C" enum tdm_status tdm_cuda_attention(const struct tdm_attend *a, cudaStream_t stream,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Helpers of all kernels: elements of both dtypes as fp32, loaded one at a time or as 16 bytes of
- * bf16, and sums over warps and blocks in a fixed order; and what a device is.
+ * bf16, and sums over warps and blocks in a fixed order.
  */
 #ifndef TDM_EXECUTOR_CUDA_DEVICE_CUH
 #define TDM_EXECUTOR_CUDA_DEVICE_CUH
@@ -14,19 +14,6 @@
 
 #define TDM_WARP 32u
 #define TDM_FULL_WARP 0xffffffffu
-
-/* ---- the device ---- */
-
-/* An attribute of the calling thread's device, `otherwise` if it cannot be determined. Ranks are
- * threads with a device each, so nothing is remembered. */
-static inline int tdm_device_attribute(enum cudaDeviceAttr attribute, int otherwise)
-{
-    int device, value;
-    return cudaGetDevice(&device) == cudaSuccess &&
-                   cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess
-               ? value
-               : otherwise;
-}
 
 /* ---- elements ---- */
 

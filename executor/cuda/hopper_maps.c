@@ -14,8 +14,7 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
 
 static enum tdm_status find_encode(encode_function *encode, struct tdm_error *err)
 {
-    /* a process has one driver, so all threads find the same address */
-    static _Atomic(void *) found;
+    static void *found; /* a process has one driver, so all threads find the same address */
     if (found == NULL) {
         enum cudaDriverEntryPointQueryResult result;
         void *function = NULL;

@@ -4,7 +4,6 @@
 #ifndef TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 #define TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
 
-#include "executor/cuda/device.cuh"
 #include "executor/cuda/hopper.cuh"
 #include "executor/cuda/pages.cuh"
 
@@ -17,13 +16,27 @@
 /* Does the device support the instructions used here? Compute capability 9.0. */
 static inline bool tdm_is_hopper(void)
 {
-    return tdm_device_attribute(cudaDevAttrComputeCapabilityMajor, 0) == 9 &&
-           tdm_device_attribute(cudaDevAttrComputeCapabilityMinor, 0) == 0;
+    static int is_hopper = -1; /* queried once: the cards of all ranks are of one kind */
+    int device, major = 0, minor = 0;
+    if (is_hopper < 0) {
+        if (cudaGetDevice(&device) == cudaSuccess) {
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+        }
+        is_hopper = major == 9 && minor == 0;
+    }
+    return is_hopper;
 }
 
 static inline unsigned tdm_multiprocessors(void)
 {
-    return (unsigned)tdm_device_attribute(cudaDevAttrMultiProcessorCount, 1);
+    static int count = 0; /* queried once: the cards of all ranks are of one kind */
+    int device;
+    if (count == 0 &&
+        (cudaGetDevice(&device) != cudaSuccess ||
+         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
+        count = 1;
+    return (unsigned)count;
 }
 
 /* First row of the warp among its warpgroup's 64. */
