@@ -11,7 +11,7 @@
  *       Beside each of those that see all keys, the peer's (cuDNN's) figures for it. --all: all
  *       kernels, not only the first that suits. --row: only shape N, counted from 1; it may be
  *       given several times.
- *   attention_bench --budget TOKENS
+ *   attention_bench --budget TOKENS [--seconds S]
  *       4,096 queries over up to 1M keys, dense and over page lists: `voted` pages won the vote of
  *       random queries on random keys; `shared` are as many pages, the same for all query pages;
  *       `recent` are the last pages before the chunk. Beside it the milliseconds of a chunk's page
@@ -109,20 +109,28 @@ static enum tdm_status vote(const void *of, cudaStream_t stream, struct tdm_erro
 }
 
 /* Measures forward and backward of the first kind that suits and prints them in a line. Returns the
- * milliseconds of both. */
+ * milliseconds of both, held. */
 static double measure_row(const struct tdm_attend *a, const char *lists, uint64_t keys,
-                          double pairs)
+                          double pairs, double seconds)
 {
     struct job job = {tdm_cuda_attention_kinds, a};
     while (job.kind->suits != NULL && !job.kind->suits(a))
         job.kind++;
     struct tdm_error err = {0};
     stop_on(tdm_cuda_attend_from(a, NULL, &err), &err);
-    const double forth = measure(forward, &job), back = measure(backward, &job);
-    printf("%-14s%8llu %-7s %10.3f %9.0f %11.3f %9.0f", job.kind->name, (unsigned long long)keys,
-           lists, forth, 4e-9 * DIM * pairs / forth, back, 1e-8 * DIM * pairs / back);
+    const double forth_work = 4e-9 * DIM * pairs, back_work = 1e-8 * DIM * pairs;
+    const struct metered forth = meter_burst(&meter, forward, &job);
+    const struct metered forth_held = meter_held(&meter, forward, &job, seconds);
+    const struct metered back = meter_burst(&meter, backward, &job);
+    const struct metered back_held = meter_held(&meter, backward, &job, seconds);
+    printf("%-13s %7llu %-7s | %6.0f %6.0f %8.3f %4.0f MHz %3.0f W | %6.0f %6.0f %8.3f %4.0f MHz "
+           "%3.0f W",
+           job.kind->name, (unsigned long long)keys, lists, forth_work / forth.milliseconds,
+           forth_work / forth_held.milliseconds, forth_held.milliseconds, forth_held.megahertz,
+           forth_held.watts, back_work / back.milliseconds, back_work / back_held.milliseconds,
+           back_held.milliseconds, back_held.megahertz, back_held.watts);
     fflush(stdout);
-    return forth + back;
+    return forth_held.milliseconds + back_held.milliseconds;
 }
 
 /* Writes lists of `count` pages before the chunk, followed by the chunk's pages up to and including
@@ -150,7 +158,7 @@ static void write_lists(const struct tdm_attend *a, uint32_t count, bool recent)
 }
 
 /* Measures dense attention and attention over lists of `budget` tokens plus the chunk. */
-static void measure_budget(uint64_t budget)
+static void measure_budget(uint64_t budget, double seconds)
 {
     static const uint64_t all_keys[] = {65536, 262144, 1048576};
     const uint64_t most = 1048576, tokens = 4096, slot = 2 * tokens * KV_HEADS * DIM;
@@ -217,8 +225,8 @@ static void measure_budget(uint64_t budget)
         stop_on(tdm_cuda_page_means(&m, NULL, &err), &err);
     }
     const double means_ms = measure(means, &m);
-    printf("%-14s%8s %-7s %10s %9s %11s %9s\n", "kernels", "keys", "lists", "forward ms", "TFLOP/s",
-           "backward ms", "TFLOP/s");
+    printf("%-13s %7s %-7s | %6s %6s %8s %16s | %6s %6s %8s\n", "TFLOP/s", "keys", "lists", "burst",
+           "held", "ms", "forward", "burst", "held", "ms backward");
     for (size_t i = 0; i < sizeof(all_keys) / sizeof(all_keys[0]); i++) {
         const uint64_t keys = all_keys[i];
         const double own = (double)tokens * (double)(tokens + 1) / 2;
@@ -226,21 +234,22 @@ static void measure_budget(uint64_t budget)
         a.keys = keys;
         a.lists.pages = NULL;
         a.lists.rule.selector.kind = TDM_SELECT_DENSE;
-        measure_row(&a, "dense", keys, (own + (double)tokens * (double)a.first_token) * HEADS);
+        measure_row(&a, "dense", keys, (own + (double)tokens * (double)a.first_token) * HEADS,
+                    seconds);
         a.lists.rule.selector.kind = TDM_SELECT_TOP_K;
         a.lists.pages = lists;
         const double pairs = (own + (double)tokens * (double)(count * PAGE)) * HEADS;
         const double select_ms = measure(choose, &s);
         printf("\n");
-        const double both = measure_row(&a, "voted", keys, pairs);
+        const double both = measure_row(&a, "voted", keys, pairs, seconds);
         printf("  means %.3f ms, select %.3f ms (votes %.3f), %.1f%%; inverse lists %.3f ms\n",
                means_ms, select_ms, measure(vote, &s), 100 * (select_ms + means_ms) / both,
                measure(from, &a));
         write_lists(&a, count, false);
-        measure_row(&a, "shared", keys, pairs);
+        measure_row(&a, "shared", keys, pairs, seconds);
         printf("\n");
         write_lists(&a, count, true);
-        measure_row(&a, "recent", keys, pairs);
+        measure_row(&a, "recent", keys, pairs, seconds);
         printf("\n");
     }
 }
@@ -391,21 +400,21 @@ static void measure_shape(const struct tdm_attend *memory, const struct shape *s
 int main(int argc, char **argv)
 {
     static const struct shape all[] = {
-        {4096, 4096, 28, 4, 128, 0, 0},
-        {4096, 8192, 28, 4, 128, 0, 0},
-        {4096, 32768, 28, 4, 128, 0, 0},
-        {4096, 131072, 28, 4, 128, 0, 0},
-        {4096, 262144, 28, 4, 128, 0, 0},
-        {16384, 16384, 28, 4, 128, 0, 0},
-        {16384, 131072, 28, 4, 128, 0, 0},
-        {4096, 32768, 14, 2, 64, 0, 0},
-        {4096, 32768, 32, 8, 64, 0, 0},
-        {16384, 16384, 14, 2, 64, 0, 0},
-        {3001, 31673, 28, 4, 128, 0, 0},
-        {4096, 32768, 28, 4, 128, 16384, 0},
-        {4096, 32768, 28, 4, 128, 4096, 0},
-        {16384, 16384, 28, 4, 128, 0, 5000},
-        {16384, 65536, 28, 4, 128, 0, 20000},
+        {4096, 4096, 28, 4, 128, 0, 0, false},
+        {4096, 8192, 28, 4, 128, 0, 0, false},
+        {4096, 32768, 28, 4, 128, 0, 0, false},
+        {4096, 131072, 28, 4, 128, 0, 0, false},
+        {4096, 262144, 28, 4, 128, 0, 0, false},
+        {16384, 16384, 28, 4, 128, 0, 0, false},
+        {16384, 131072, 28, 4, 128, 0, 0, false},
+        {4096, 32768, 14, 2, 64, 0, 0, false},
+        {4096, 32768, 32, 8, 64, 0, 0, false},
+        {16384, 16384, 14, 2, 64, 0, 0, false},
+        {3001, 31673, 28, 4, 128, 0, 0, false},
+        {4096, 32768, 28, 4, 128, 16384, 0, false},
+        {4096, 32768, 28, 4, 128, 4096, 0, false},
+        {16384, 16384, 28, 4, 128, 0, 5000, false},
+        {16384, 65536, 28, 4, 128, 0, 20000, false},
         {2048, 2048, 28, 4, 128, 0, 0, true},
         {4096, 4096, 28, 4, 128, 0, 0, true},
         {8192, 8192, 28, 4, 128, 0, 0, true},
@@ -413,23 +422,25 @@ int main(int argc, char **argv)
         {2048, 2048, 14, 2, 64, 0, 0, true},
         {8192, 8192, 14, 2, 64, 0, 0, true},
         /* dense, with as many pairs as the windows' rows; one document of each length */
-        {4096, 18432, 28, 4, 128, 0, 0},
-        {4096, 6144, 28, 4, 128, 0, 0},
-        {5000, 5000, 28, 4, 128, 0, 0},
-        {20000, 20000, 28, 4, 128, 0, 0},
+        {4096, 18432, 28, 4, 128, 0, 0, false},
+        {4096, 6144, 28, 4, 128, 0, 0, false},
+        {5000, 5000, 28, 4, 128, 0, 0, false},
+        {20000, 20000, 28, 4, 128, 0, 0, false},
+        {16384, 32768, 28, 4, 128, 0, 0, false},
+        {16384, 65536, 28, 4, 128, 0, 0, false},
+        {16384, 262144, 28, 4, 128, 0, 0, false},
     };
     const uint64_t most = 262144, most_tokens = 20480, row = (uint64_t)HEADS * DIM;
     const char *command = NULL;
     double seconds = 1;
     bool all_kinds = false;
     uint32_t only = 0; /* a bit for each */
+    uint64_t budget = 0;
     meter = meter_open();
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc) {
-            measure_budget(strtoull(argv[i + 1], NULL, 10));
-            return 0;
-        }
-        if (strcmp(argv[i], "--all") == 0)
+        if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc)
+            budget = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--all") == 0)
             all_kinds = true;
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = atof(argv[++i]);
@@ -439,6 +450,10 @@ int main(int argc, char **argv)
             command = argv[++i];
         else
             return 2;
+    }
+    if (budget > 0) {
+        measure_budget(budget, seconds);
+        return 0;
     }
     const struct peer peer = start_peer(command);
     const struct tdm_attend memory = {

@@ -2,7 +2,8 @@
 /*
  * Measures the milliseconds of a call on the GPU, with the clock of the multiprocessors and the
  * power (by NVML). There are two ways to run: in bursts, single calls each after a pause; and held,
- * back to back for seconds, so that the clock settles at what the power limit allows. In a burst
+ * back to back for seconds, so that the clock settles at what the power limit allows. Both give
+ * medians. In a burst
  * the device first clears some memory, so that the host's time to launch the call is not measured:
  * in a step too, ops are launched ahead.
  */
@@ -12,12 +13,15 @@
 #include "executor/cuda/cuda_error.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { METER_BURSTS = 5, METER_MOST_CALLS = 4096 };
+enum { METER_BURSTS = 5, METER_PARTS = 5, METER_MOST_CALLS = 4096, METER_MOST_CLOCKS = 4096 };
 #define METER_CLEARED_BYTES ((size_t)2 << 30) /* takes some 0.6 ms */
 
 /* A measurement. Clock and power are 0 if they are unknown. */
@@ -89,10 +93,56 @@ static inline double meter_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Runs `calls` calls in a row and returns the milliseconds of one. Reads the clock while they run,
- * unless busy_megahertz is NULL. */
+/* Sorts a few values and returns their median. */
+static inline double meter_median(double *values, int count)
+{
+    for (int i = 1; i < count; i++) {
+        const double value = values[i];
+        int at = i;
+        for (; at > 0 && values[at - 1] > value; at--)
+            values[at] = values[at - 1];
+        values[at] = value;
+    }
+    return count > 0 ? values[count / 2] : 0;
+}
+
+/* Reads clock and energy every 10 ms from a thread of its own. The energy counter moves some ten
+ * times a second, so power is the energy between the first and the last move that it sees. */
+struct meter_watch {
+    const struct meter *meter;
+    atomic_bool ends;
+    pthread_t thread;
+    double clocks[METER_MOST_CLOCKS];
+    int clock_count;
+    double first_joules, first_second, last_joules, last_second; /* of moves */
+    int moves;
+};
+
+static inline void *meter_watching(void *of)
+{
+    struct meter_watch *watch = of;
+    double joules = meter_joules(watch->meter);
+    while (!atomic_load(&watch->ends)) {
+        usleep(10000);
+        const double megahertz = meter_megahertz(watch->meter), now = meter_joules(watch->meter);
+        if (watch->clock_count < METER_MOST_CLOCKS)
+            watch->clocks[watch->clock_count++] = megahertz;
+        if (now == joules)
+            continue;
+        joules = now;
+        if (watch->moves++ == 0) {
+            watch->first_joules = now;
+            watch->first_second = meter_seconds();
+        }
+        watch->last_joules = now;
+        watch->last_second = meter_seconds();
+    }
+    return NULL;
+}
+
+/* Runs `calls` calls in a row and returns the milliseconds of one. */
 static inline double meter_calls(const struct meter *meter, metered_call call, const void *of,
-                                 int calls, double *busy_megahertz)
+                                 int calls)
 {
     struct tdm_error err = {0};
     float milliseconds;
@@ -100,8 +150,6 @@ static inline double meter_calls(const struct meter *meter, metered_call call, c
     for (int i = 0; i < calls; i++)
         meter_must(call(of, NULL, &err), &err);
     meter_must(TDM_CUDA(cudaEventRecord(meter->end, NULL), &err), &err);
-    if (busy_megahertz != NULL)
-        *busy_megahertz = meter_megahertz(meter);
     meter_must(TDM_CUDA(cudaEventSynchronize(meter->end), &err), &err);
     meter_must(TDM_CUDA(cudaEventElapsedTime(&milliseconds, meter->start, meter->end), &err), &err);
     return milliseconds / calls;
@@ -113,34 +161,45 @@ static inline struct metered meter_burst(const struct meter *meter, metered_call
 {
     struct metered result = {0};
     double times[METER_BURSTS] = {0};
-    meter_calls(meter, call, of, 1, NULL);
+    meter_calls(meter, call, of, 1);
     for (int i = 0; i < METER_BURSTS; i++) {
         struct tdm_error err = {0};
         usleep(20000);
         meter_must(TDM_CUDA(cudaMemsetAsync(meter->cleared, 0, METER_CLEARED_BYTES, NULL), &err),
                    &err);
-        const double time = meter_calls(meter, call, of, 1, NULL);
-        int at = i;
-        for (; at > 0 && times[at - 1] > time; at--)
-            times[at] = times[at - 1];
-        times[at] = time;
+        times[i] = meter_calls(meter, call, of, 1);
     }
-    result.milliseconds = times[METER_BURSTS / 2];
+    result.milliseconds = meter_median(times, METER_BURSTS);
     return result;
 }
 
-/* Runs back to back for about `seconds`. Only the second half counts. */
+/* Runs back to back for about `seconds`, and before that a third as long, which does not count. The
+ * time is the median of METER_PARTS parts, the clock the median of what was read, the power the
+ * mean; 0 if the time was too short for it. */
 static inline struct metered meter_held(const struct meter *meter, metered_call call,
                                         const void *of, double seconds)
 {
     struct metered result = {0};
-    const double once = meter_calls(meter, call, of, 1, NULL);
-    int calls = (int)(500 * seconds / once);
-    calls = calls < 2 ? 2 : calls > METER_MOST_CALLS ? METER_MOST_CALLS : calls;
-    meter_calls(meter, call, of, calls, NULL);
-    const double joules = meter_joules(meter), start = meter_seconds();
-    result.milliseconds = meter_calls(meter, call, of, calls, &result.megahertz);
-    result.watts = (meter_joules(meter) - joules) / (meter_seconds() - start);
+    double times[METER_PARTS] = {0};
+    static struct meter_watch watch;
+    const double once = meter_calls(meter, call, of, 1);
+    int calls = (int)(1000 * seconds / METER_PARTS / once);
+    calls = calls < 1 ? 1 : calls > METER_MOST_CALLS ? METER_MOST_CALLS : calls;
+    meter_calls(meter, call, of, (calls * METER_PARTS + 2) / 3);
+    watch = (struct meter_watch){.meter = meter};
+    if (pthread_create(&watch.thread, NULL, meter_watching, &watch) != 0) {
+        fprintf(stderr, "bench: no thread\n");
+        exit(1);
+    }
+    for (int i = 0; i < METER_PARTS; i++)
+        times[i] = meter_calls(meter, call, of, calls);
+    atomic_store(&watch.ends, true);
+    pthread_join(watch.thread, NULL);
+    result.milliseconds = meter_median(times, METER_PARTS);
+    result.megahertz = meter_median(watch.clocks, watch.clock_count);
+    if (watch.moves > 3)
+        result.watts =
+            (watch.last_joules - watch.first_joules) / (watch.last_second - watch.first_second);
     return result;
 }
 

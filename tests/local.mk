@@ -282,10 +282,10 @@ gpu_tests = \
 	tests/gpu/plans_test \
 	tests/gpu/ranks_test \
 	tests/gpu/sparse_test
-tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
+tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h tests/gpu/noise.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_attention_test_LDADD = $(gpu_test_libs)
-tests_gpu_sparse_test_SOURCES = tests/gpu/sparse_test.c tests/gpu/gpu_test.h
+tests_gpu_sparse_test_SOURCES = tests/gpu/sparse_test.c tests/gpu/gpu_test.h tests/gpu/noise.h
 tests_gpu_sparse_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_sparse_test_LDADD = $(gpu_test_libs)
 tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h \
@@ -324,6 +324,27 @@ tests_gpu_ranks_test_SOURCES = tests/gpu/ranks_test.c tests/gpu/gpu_test.h \
 	tests/support/backend_cases.c tests/support/backend_cases.h $(run_steps)
 tests_gpu_ranks_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_ranks_test_LDADD = $(EXECUTOR_LIBS)
+
+# The tests of attention with kernels that wait in random blocks. They take a minute to compile: `make delays-tests`.
+if HAVE_HOPPER
+delays_tests = tests/gpu/attention_delays_test tests/gpu/sparse_delays_test
+EXTRA_PROGRAMS += $(delays_tests)
+delayed = tests/gpu/delayed/attention_grad_hopper.o tests/gpu/delayed/attention_hopper.o \
+	tests/gpu/delayed/select_hopper.o
+tests_gpu_attention_delays_test_SOURCES = $(tests_gpu_attention_test_SOURCES)
+tests_gpu_attention_delays_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_attention_delays_test_LDADD = $(delayed) $(gpu_test_libs)
+tests_gpu_sparse_delays_test_SOURCES = $(tests_gpu_sparse_test_SOURCES)
+tests_gpu_sparse_delays_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_sparse_delays_test_LDADD = $(delayed) $(gpu_test_libs)
+$(delayed): NVCC_GENCODE = -gencode arch=compute_90a,code=sm_90a
+$(delayed): NVCC_OWN_FLAGS = -DTDM_DELAYS
+$(delayed): tests/gpu/delayed/%.o: executor/cuda/%.cu
+	$(nvcc_compile)
+MOSTLYCLEANFILES += $(delayed) tests/gpu/delayed/*.d
+endif
+delays-tests: $(delays_tests)
+.PHONY: delays-tests
 
 # GPU tests travel to machines that have a driver and little else: the linker drops what they do not use.
 gpu_test_cppflags = $(AM_CPPFLAGS) $(CUDA_CFLAGS)

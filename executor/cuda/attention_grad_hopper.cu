@@ -41,6 +41,7 @@
  * dQ's sums add the pages of all query pages first, then those of some, then the chunk's own.
  */
 #include "executor/cuda/attention_grad_pages.cuh"
+#include "executor/cuda/card.h"
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/hopper_maps.h"
 #include "executor/cuda/hopper_tiles.cuh"
@@ -482,6 +483,7 @@ static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &
 
 static __device__ __forceinline__ void wait_turn(const uint32_t *turn, uint32_t rank)
 {
+    tdm_delay();
     uint32_t reached;
     do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(reached) : "l"(turn) : "memory");
@@ -491,6 +493,7 @@ static __device__ __forceinline__ void wait_turn(const uint32_t *turn, uint32_t 
 /* The same where that may take long: it does not disturb those who give turns. */
 static __device__ __forceinline__ void wait_long(const uint32_t *turn, uint32_t rank)
 {
+    tdm_delay();
     uint32_t reached;
     for (;;) {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(reached) : "l"(turn) : "memory");
@@ -502,6 +505,7 @@ static __device__ __forceinline__ void wait_long(const uint32_t *turn, uint32_t 
 
 static __device__ __forceinline__ void give_turn(uint32_t *turn)
 {
+    tdm_delay();
     asm volatile("fence.acq_rel.gpu;\n"
                  "red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(turn)
                  : "memory");
@@ -1252,7 +1256,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     if (a.keys <= a.chunk_tokens) /* a single slot; round it up to whole pages */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
-    const unsigned most = tdm_multiprocessors(), blocks = x.tickets < most ? x.tickets : most;
+    const unsigned most = tdm_cuda_multiprocessors(), blocks = x.tickets < most ? x.tickets : most;
     grad_hopper<P, T, LISTS><<<blocks, THREADS, P::SHARED_BYTES, stream>>>(a, m, x, scale);
     return tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err);
 }

@@ -24,6 +24,7 @@
  * lists of pages (LISTS) a page of 128 keys is a step. The producer reads an entry of the list one
  * step ahead, and passes the first key and whether to mask to the consumers.
  */
+#include "executor/cuda/card.h"
 #include "executor/cuda/hopper_maps.h"
 #include "executor/cuda/hopper_tiles.cuh"
 #include "executor/cuda/scores.cuh"
@@ -803,7 +804,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
     for (uint32_t part = 0; part < w.parts; part++)
         most = fmaxf(most, a.d[at(part)]);
     for (uint32_t part = 0; part < w.parts; part++) {
-        const float share = expf(a.d[at(part)] - most);
+        const float lse = a.d[at(part)], share = lse > -INFINITY ? expf(lse - most) : 0.0f;
         const float4 *from = (const float4 *)(a.parts + at(part) * P::DIM + columns);
         const float4 low = from[0], high = from[1];
         sum += share;
@@ -816,7 +817,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
         out[6] += share * high.z;
         out[7] += share * high.w;
     }
-    const float by = 1.0f / sum;
+    const float by = sum > 0.0f ? 1.0f / sum : 0.0f; /* a row may see no visiting keys */
     *(uint4 *)((__nv_bfloat16 *)a.out.data + to * P::DIM + columns) =
         make_uint4(tdm_pack(out[0] * by, out[1] * by), tdm_pack(out[2] * by, out[3] * by),
                    tdm_pack(out[4] * by, out[5] * by), tdm_pack(out[6] * by, out[7] * by));
@@ -828,9 +829,9 @@ extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
 {
     const uint64_t end = a->first_token + a->tokens - a->key_token;
     const bool whole = a->keys <= a->chunk_tokens || a->chunk_tokens % a->page_tokens == 0;
-    return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
-           (a->head_dim == 64 || a->head_dim == 128) && end <= INT32_MAX && whole &&
-           a->page_tokens % TDM_HOPPER_PAGE == 0 &&
+    return tdm_cuda_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 &&
+           a->pages.dtype == TDM_DTYPE_BF16 && (a->head_dim == 64 || a->head_dim == 128) &&
+           end <= INT32_MAX && whole && a->page_tokens % TDM_HOPPER_PAGE == 0 &&
            (a->lists.pages == NULL || (!tdm_attend_visits(a) && a->page_tokens == TDM_HOPPER_PAGE &&
                                        a->lists.capacity <= TDM_HOPPER_LIST_PAGES));
 }
@@ -864,7 +865,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
                           err);
     if (status != TDM_OK)
         return status;
-    uint32_t clusters = tdm_multiprocessors() / P::CLUSTER;
+    uint32_t clusters = tdm_cuda_multiprocessors() / P::CLUSTER;
     if (clusters < (items + MOST_ITEMS - 1) / MOST_ITEMS)
         clusters = (items + MOST_ITEMS - 1) / MOST_ITEMS;
     if (clusters > items)

@@ -14,6 +14,34 @@
 /* Threads of a warpgroup. */
 #define TDM_WARPGROUP 128u
 
+/* ---- delays, in test builds ----
+ *
+ * What orders threads, blocks and copies here calls tdm_delay first. With -DTDM_DELAYS
+ * (tests/gpu/attention_delays_test) it makes some blocks slow, others in each millisecond: there
+ * one call in eight waits for up to 16 us. Otherwise it is nothing. */
+#ifdef TDM_DELAYS
+static __device__ __forceinline__ uint32_t tdm_mixed(uint32_t x)
+{
+    x = (x ^ (x >> 16)) * 0x85ebca6bu;
+    x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+    return x ^ (x >> 16);
+}
+
+static __device__ __forceinline__ void tdm_delay(void)
+{
+    uint32_t nanoseconds, cycles;
+    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(nanoseconds));
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(cycles));
+    const uint32_t chance = tdm_mixed(cycles ^ threadIdx.x / 32 << 24);
+    if (tdm_mixed((nanoseconds >> 20) + blockIdx.x * 4096) % 4 == 0 && chance % 8 == 0)
+        __nanosleep(chance >> 18);
+}
+#else
+static __device__ __forceinline__ void tdm_delay(void)
+{
+}
+#endif
+
 /* ---- barriers ---- */
 
 static __device__ __forceinline__ void tdm_barrier_init(uint64_t *barrier, uint32_t arrivals)
@@ -24,11 +52,13 @@ static __device__ __forceinline__ void tdm_barrier_init(uint64_t *barrier, uint3
 
 static __device__ __forceinline__ void tdm_barrier_arrive(uint64_t *barrier)
 {
+    tdm_delay();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(tdm_shared(barrier)) : "memory");
 }
 
 static __device__ __forceinline__ void tdm_barrier_arrive_times(uint64_t *barrier, uint32_t times)
 {
+    tdm_delay();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(tdm_shared(barrier)),
                  "r"(times)
                  : "memory");
@@ -37,6 +67,7 @@ static __device__ __forceinline__ void tdm_barrier_arrive_times(uint64_t *barrie
 /* Arrives at the same barrier of block `block` of the cluster. */
 static __device__ __forceinline__ void tdm_barrier_arrive_at(uint64_t *barrier, uint32_t block)
 {
+    tdm_delay();
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(tdm_shared(barrier)),
@@ -47,6 +78,7 @@ static __device__ __forceinline__ void tdm_barrier_arrive_at(uint64_t *barrier, 
 /* Arrives, and makes the phase also wait for `bytes` bytes of copies. */
 static __device__ __forceinline__ void tdm_barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
+    tdm_delay();
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(tdm_shared(barrier)),
         "r"(bytes)
@@ -57,12 +89,14 @@ static __device__ __forceinline__ void tdm_barrier_expect(uint64_t *barrier, uin
  * them. */
 static __device__ __forceinline__ void tdm_barriers_ready(void)
 {
+    tdm_delay();
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 /* Waits for the end of the barrier's phase number `phase`, counted from 0. */
 static __device__ __forceinline__ void tdm_barrier_wait(uint64_t *barrier, uint32_t phase)
 {
+    tdm_delay();
     const uint32_t address = tdm_shared(barrier);
     uint32_t ended;
     do {
@@ -78,6 +112,7 @@ static __device__ __forceinline__ void tdm_barrier_wait(uint64_t *barrier, uint3
 /* The same for a barrier at which other blocks of the cluster arrive. */
 static __device__ __forceinline__ void tdm_barrier_wait_cluster(uint64_t *barrier, uint32_t phase)
 {
+    tdm_delay();
     const uint32_t address = tdm_shared(barrier);
     uint32_t ended;
     do {
@@ -112,11 +147,13 @@ static __device__ __forceinline__ void tdm_fence_shared(void)
 /* Lets two warpgroups take turns: one waits for turn `number` (from 1) until the other gives it. */
 static __device__ __forceinline__ void tdm_turn_wait(uint32_t number)
 {
+    tdm_delay();
     asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(2 * TDM_WARPGROUP) : "memory");
 }
 
 static __device__ __forceinline__ void tdm_turn_give(uint32_t number)
 {
+    tdm_delay();
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(2 * TDM_WARPGROUP) : "memory");
 }
 
@@ -222,6 +259,7 @@ static __device__ __forceinline__ void tdm_send_box(const CUtensorMap &map, uint
 
 static __device__ __forceinline__ void tdm_out_commit(void)
 {
+    tdm_delay();
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
@@ -242,6 +280,7 @@ static __device__ __forceinline__ void tdm_out_wait(void)
 /* Barrier for all threads of the cluster. Earlier writes are visible after it. */
 static __device__ __forceinline__ void tdm_cluster_sync(void)
 {
+    tdm_delay();
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
@@ -251,6 +290,7 @@ static __device__ __forceinline__ void tdm_cluster_sync(void)
 static __device__ __forceinline__ void tdm_cluster_store(uint32_t *word, uint32_t block,
                                                          uint32_t value)
 {
+    tdm_delay();
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
                  "st.shared::cluster.u32 [there], %2;\n}" ::"r"(tdm_shared(word)),

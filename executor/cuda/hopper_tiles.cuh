@@ -13,32 +13,6 @@
 #define TDM_HOPPER_PAGE 128u          /* tokens of a page if there are lists of pages */
 #define TDM_HOPPER_LIST_PAGES 0x7fffu /* maximum pages of a list: a rank has 15 bits */
 
-/* Does the device support the instructions used here? Compute capability 9.0. */
-static inline bool tdm_is_hopper(void)
-{
-    static int is_hopper = -1; /* queried once: the cards of all ranks are of one kind */
-    int device, major = 0, minor = 0;
-    if (is_hopper < 0) {
-        if (cudaGetDevice(&device) == cudaSuccess) {
-            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-        }
-        is_hopper = major == 9 && minor == 0;
-    }
-    return is_hopper;
-}
-
-static inline unsigned tdm_multiprocessors(void)
-{
-    static int count = 0; /* queried once: the cards of all ranks are of one kind */
-    int device;
-    if (count == 0 &&
-        (cudaGetDevice(&device) != cudaSuccess ||
-         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
-        count = 1;
-    return (unsigned)count;
-}
-
 /* First row of the warp among its warpgroup's 64. */
 static __device__ __forceinline__ uint32_t tdm_hopper_warp_row(void)
 {

@@ -7,6 +7,7 @@ cuda_sources = \
 	executor/cuda/attention_grad.cu \
 	executor/cuda/attention_kinds.c \
 	executor/cuda/attention_plain.cu \
+	executor/cuda/card.c executor/cuda/card.h \
 	executor/cuda/cuda.c executor/cuda/cuda.h \
 	executor/cuda/cuda_error.c executor/cuda/cuda_error.h \
 	executor/cuda/attention_grad_pages.cuh \
@@ -61,9 +62,8 @@ endif
 endif
 
 $(hopper_sources:.cu=.o): NVCC_GENCODE = -gencode arch=compute_90a,code=sm_90a
-checked = executor/cuda/attention_grad_hopper.o executor/cuda/attention_hopper.o
-$(checked): NVCC_WRAPPER = $(srcdir)/executor/cuda/nvcc-checked "$(enable_werror)"
-$(checked): NVCC_OWN_FLAGS = -Xptxas -v
+$(hopper_sources:.cu=.o): NVCC_WRAPPER = $(srcdir)/executor/cuda/nvcc-checked "$(enable_werror)"
+$(hopper_sources:.cu=.o): NVCC_OWN_FLAGS = -Xptxas -v
 EXTRA_DIST += executor/cuda/nvcc-checked
 
 # The same bits as the cpu backend's optimizers, which round every product.

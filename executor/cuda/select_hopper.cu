@@ -25,6 +25,7 @@
  * here. Polynomials for 1/8 to 3/8 of the exponentials, or other orders of turns and products,
  * changed nothing or cost 3%. So these are not the limit.
  */
+#include "executor/cuda/card.h"
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/hopper_tiles.cuh"
 #include "executor/cuda/select.cuh"
@@ -106,28 +107,54 @@ static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_
     return (tile + 1) * HELD > v.candidate ? v.tokens : 0;
 }
 
-/* Loops over the runs of a block that have work. A block has an equal share, as one range, of the
- * (query pages, query head, tile) or (KV head, tile, query page). In find_lse a share is at least
- * all tiles of a row, so a row's tiles are in at most two parts. */
-template <bool VOTES> struct run_cursor {
-    uint32_t at, end;
+/* Work of find_lse is divided into at most this many shares, whatever the GPU: where a row's tiles
+ * are cut in two decides how its sum is rounded. As many as an H100 or H200 has multiprocessors. */
+#define MOST_SHARES TDM_ATTEND_BLOCKS
 
-    __device__ __forceinline__ run_cursor(const tdm_select &s, const block &b)
+/* Loops over the runs of a block that have work. A share is a range of the (query pages, query
+ * head, tile) or (KV head, tile, query page), and all are equal. In find_lse a share is at least
+ * all tiles of a row, so a row's tiles are in at most two parts. A block there may have several
+ * shares. In sum_rows there are as many shares as blocks, as no sum is cut. */
+template <bool VOTES> struct run_cursor {
+    uint32_t at, end, share;
+
+    __device__ __forceinline__ run_cursor(const tdm_select &s, const block &b) : share(blockIdx.x)
+    {
+        begin_share(s, b);
+    }
+
+    /* Shares from the last on are empty. */
+    __device__ __forceinline__ void begin_share(const tdm_select &s, const block &b)
     {
         uint64_t units;
+        uint32_t shares = gridDim.x;
         if constexpr (VOTES) {
             units = (uint64_t)s.kv_heads * b.held_tiles * b.pages;
         } else {
-            units = (uint64_t)(b.pages + CONSUMERS - 1) / CONSUMERS * s.query_heads * b.tiles;
+            const uint32_t rows = (b.pages + CONSUMERS - 1) / CONSUMERS * s.query_heads;
+            shares = rows < MOST_SHARES ? rows : MOST_SHARES;
+            units = (uint64_t)rows * b.tiles;
         }
-        at = (uint32_t)(units * blockIdx.x / gridDim.x);
-        end = (uint32_t)(units * (blockIdx.x + 1) / gridDim.x);
+        at = (uint32_t)(units * share / shares);
+        end = share < shares ? (uint32_t)(units * (share + 1) / shares) : at;
+    }
+
+    /* Is there more of the block's work? */
+    __device__ __forceinline__ bool more(const tdm_select &s, const block &b)
+    {
+        if constexpr (!VOTES) {
+            if (at == end) {
+                share += gridDim.x;
+                begin_share(s, b);
+            }
+        }
+        return at < end;
     }
 
     __device__ __forceinline__ bool next(const tdm_select &s, const block &b, const state &state,
                                          run &r)
     {
-        for (r.steps = 0; r.steps == 0 && at < end;) {
+        for (r.steps = 0; r.steps == 0 && more(s, b);) {
             if constexpr (VOTES) {
                 const uint32_t held = at / b.pages;
                 r.page = at - held * b.pages;
@@ -495,7 +522,7 @@ static __global__ void __launch_bounds__(THREADS, 1) count(const tdm_select s, f
     const block b(s, memory);
     init(s, b, state);
     if (threadIdx.x < TDM_WARPGROUP) {
-        tdm_give_registers<40>();
+        tdm_give_registers<48>();
         produce<VOTES>(s, b, state);
     } else {
         tdm_take_registers<232>();
@@ -508,8 +535,9 @@ static __global__ void __launch_bounds__(THREADS, 1) count(const tdm_select s, f
 extern "C" bool tdm_cuda_votes_hopper_suit(const struct tdm_select *s)
 {
     const struct tdm_page_rule *rule = &s->lists.rule;
-    return tdm_is_hopper() && s->q.dtype == TDM_DTYPE_BF16 && s->means.dtype == TDM_DTYPE_BF16 &&
-           s->head_dim == DIM && rule->page_tokens == TILE && s->tokens <= TILE * MOST_PAGES &&
+    return tdm_cuda_is_hopper() && s->q.dtype == TDM_DTYPE_BF16 &&
+           s->means.dtype == TDM_DTYPE_BF16 && s->head_dim == DIM && rule->page_tokens == TILE &&
+           s->tokens <= TILE * MOST_PAGES &&
            s->slot_elements == tdm_pages_of_chunk(rule) * s->kv_heads * DIM;
 }
 
@@ -518,14 +546,15 @@ static enum tdm_status launch(const struct tdm_select *s, uint64_t work, cudaStr
                               struct tdm_error *err)
 {
     const float scale = (float)((double)TDM_LOG2_E / sqrt((double)DIM));
+    const unsigned most = tdm_cuda_multiprocessors();
+    const unsigned blocks = VOTES || most < MOST_SHARES ? most : MOST_SHARES;
     enum tdm_status status = TDM_CUDA(
         cudaFuncSetAttribute((const void *)count<VOTES>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
         err);
     if (status != TDM_OK)
         return status;
-    count<VOTES>
-        <<<tdm_blocks(work, 1, tdm_multiprocessors()), THREADS, SHARED_BYTES, stream>>>(*s, scale);
+    count<VOTES><<<tdm_blocks(work, 1, blocks), THREADS, SHARED_BYTES, stream>>>(*s, scale);
     return tdm_cuda_status(cudaGetLastError(), "votes launch", err);
 }
 

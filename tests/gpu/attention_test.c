@@ -12,12 +12,17 @@
  * within the bound, as ranks in a ring do it. With queries that go around the ring, dot products
  * are given, and dK and dV are added to. The kernels that suit the first slot must suit every slot.
  *
- * A few shapes run TDM_REPEATS times (10), with copies and other kernels under way, and must give
- * the same bits. */
+ * Every shape runs again as if the GPU had 97 multiprocessors. A few shapes run TDM_REPEATS times
+ * (10), with copies and other kernels under way and other numbers of multiprocessors. All must give
+ * the same bits.
+ *
+ * attention_delays_test is the same with delays in random blocks (hopper.cuh). */
 #include "base/dtype.h"
+#include "executor/cuda/card.h"
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/noise.h"
 
 #include <math.h>
 #include <string.h>
@@ -88,6 +93,11 @@ static const struct shape shapes[] = {
     {64, 33, 4, 512, 128, 2, 512, 0, 1},
     {128, 4, 7, 2048, 128, 2, 1900, 0, 4},
     {128, 2, 7, 512, 128, 6, 512, 700, 1},
+    /* slots whose keys are divided, in documents too, and in windows where some rows see none of
+     * them */
+    {128, 1, 7, 4096, 128, 3, 3000, 0, 1},
+    {128, 1, 7, 4096, 128, 3, 3000, 3500, 1},
+    {64, 2, 4, 4096, 128, 2, 2300, 0, 3},
 };
 
 /* Shapes that add to dK and dV in all slots. The first tiles of keys are seen by no row. */
@@ -284,11 +294,27 @@ static bool suits(const struct tdm_attention_kind *kind, struct tdm_attend a, ui
     return kind->suits == NULL || kind->suits(&a);
 }
 
+/* Number of LSEs on the device that are no number. A row without keys has -infinity. */
+static uint64_t not_numbers(const float *lse, uint64_t rows)
+{
+    struct tdm_error err = {0};
+    float *values = host(rows * sizeof(*values));
+    uint64_t count = 0;
+    if (TDM_CUDA(cudaMemcpy(values, lse, rows * sizeof(*lse), cudaMemcpyDeviceToHost), &err) !=
+        TDM_OK)
+        die(&err);
+    for (uint64_t i = 0; i < rows; i++)
+        count += isnan(values[i]);
+    free(values);
+    return count;
+}
+
 /* Runs the forward over each slot of keys by itself into `result`, and the backward from the
- * forward results of `from`, or if `packed` from facts of these, adding to dK and dV. */
-static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind, uint64_t slots,
-                      bool packed, const struct result *from, struct result *result,
-                      cudaStream_t stream)
+ * forward results of `from`, or if `packed` from facts of these, adding to dK and dV. Returns how
+ * many LSEs of single slots are no number. */
+static uint64_t run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind,
+                          uint64_t slots, bool packed, const struct result *from,
+                          struct result *result, cudaStream_t stream)
 {
     const uint64_t rows = a.tokens * a.query_heads, elements = rows * a.head_dim;
     struct tdm_error err = {0};
@@ -296,6 +322,7 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
                   sum = new_result(2 * elements, rows, NULL, 1),
                   facts = new_result(elements, rows, NULL, 1); /* its LSEs are dot products */
     float *gradients = result->gradients;
+    uint64_t faults = 0;
     for (int backward = 0; backward < 2; backward++) {
         for (uint64_t k = 0; k < slots; k++) {
             struct tdm_attend v = of_slot(a, k, slots);
@@ -337,19 +364,21 @@ static void run_slots(struct tdm_attend a, const struct tdm_attention_kind *kind
             if (tdm_cuda_attend_from(&v, stream, &err) != TDM_OK ||
                 (backward ? kind->backward(&v, stream, &err) : kind->forward(&v, stream, &err)) !=
                     TDM_OK ||
-                tdm_cuda_merge(&merge, stream, &err) != TDM_OK)
+                tdm_cuda_merge(&merge, stream, &err) != TDM_OK ||
+                TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK)
                 die(&err);
+            faults += backward ? 0 : not_numbers(part.lse, rows);
         }
     }
-    if (TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK)
-        die(&err);
     free_result(&part);
     free_result(&sum);
     free_result(&facts);
+    return faults;
 }
 
 /* All kinds over one slot at a time, and the whole by the last kind. A kind that suits the whole
- * must suit slots. */
+ * must suit slots. The last kind is left out if TDM_SANITIZED is set, where it would take most of
+ * the time. */
 static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct shape *s,
                         cudaStream_t stream)
 {
@@ -372,14 +401,19 @@ static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct
             for (int packed = 0; packed < 2; packed++) {
                 struct result got = new_result(elements, rows, zeros, sums);
                 struct result again = new_result(elements, rows, zeros, sums);
-                run_slots(a, kind, s->slots, packed, &due, &got, stream);
+                const uint64_t faults = run_slots(a, kind, s->slots, packed, &due, &got, stream);
+                if (faults > 0)
+                    gpu_test_case(test, false, "%s: %llu LSEs of single slots are no number",
+                                  kind->name, (unsigned long long)faults);
+                tdm_cuda_limit_multiprocessors(97);
                 run_slots(a, kind, s->slots, packed, &due, &again, stream);
+                tdm_cuda_limit_multiprocessors(0);
                 check(test, kind, s, &due, &got, &again);
                 free_result(&got);
                 free_result(&again);
             }
         }
-        if (kind == plain)
+        if (kind == plain || (kind[1].suits == NULL && getenv("TDM_SANITIZED") != NULL))
             break;
     }
     free_result(&due);
@@ -388,44 +422,6 @@ static void check_slots(struct gpu_test *test, struct tdm_attend a, const struct
 
 /* ---- repeats ---- */
 
-/* Concurrent work: copies to the device, and a kernel that writes. */
-struct noise {
-    void *from, *to;
-    uint64_t bytes;
-    cudaStream_t stream;
-};
-
-static struct noise new_noise(void)
-{
-    struct tdm_error err = {0};
-    struct noise noise = {.bytes = 8 << 20};
-    if (TDM_CUDA(cudaMallocHost(&noise.from, noise.bytes), &err) != TDM_OK ||
-        TDM_CUDA(cudaStreamCreate(&noise.stream), &err) != TDM_OK)
-        die(&err);
-    memset(noise.from, 1, noise.bytes);
-    noise.to = device(NULL, 2 * noise.bytes);
-    return noise;
-}
-
-static void make_noise(const struct noise *noise)
-{
-    struct tdm_error err = {0};
-    if (TDM_CUDA(cudaMemcpyAsync(noise->to, noise->from, noise->bytes, cudaMemcpyHostToDevice,
-                                 noise->stream),
-                 &err) != TDM_OK ||
-        TDM_CUDA(cudaMemsetAsync((char *)noise->to + noise->bytes, 2, noise->bytes, noise->stream),
-                 &err) != TDM_OK)
-        die(&err);
-}
-
-static void free_noise(struct noise *noise)
-{
-    cudaStreamSynchronize(noise->stream);
-    cudaStreamDestroy(noise->stream);
-    cudaFreeHost(noise->from);
-    cudaFree(noise->to);
-}
-
 /* True if device memory holds what `due` holds. `copied` is host memory of `bytes` bytes. */
 static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *copied)
 {
@@ -433,6 +429,13 @@ static bool is_same(const void *due, const void *on_device, uint64_t bytes, void
     if (TDM_CUDA(cudaMemcpy(copied, on_device, bytes, cudaMemcpyDeviceToHost), &err) != TDM_OK)
         die(&err);
     return memcmp(due, copied, bytes) == 0;
+}
+
+/* How many multiprocessors the kernels are told of in run `i`; 0: all that there are. */
+static unsigned multiprocessors(int i)
+{
+    static const unsigned some[] = {0, 97, 114, 33};
+    return some[i % 4];
 }
 
 /* How repeated runs take the keys: all at once, or one slot at a time. */
@@ -460,8 +463,8 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
         if (TDM_CUDA(cudaMemcpy(got.gradients, gradients, bytes[3], cudaMemcpyHostToDevice),
                      &err) != TDM_OK)
             die(&err);
-        for (int k = 0; k < i % 4; k++)
-            make_noise(&noise);
+        make_noise(&noise, i % 4);
+        tdm_cuda_limit_multiprocessors(multiprocessors(i));
         if (way == WHOLE)
             run(*a, kind, from, &got, stream);
         else
@@ -480,6 +483,7 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
                   "%s: heads of %u, %llu tokens%s: %d of %d repeats differ", kind->name,
                   s->head_dim, (unsigned long long)s->tokens,
                   way == WHOLE ? "" : ", one slot at a time", differing, repeats);
+    tdm_cuda_limit_multiprocessors(0);
     if (tdm_cuda_attend_from(a, stream, &err) != TDM_OK) /* slots left their own */
         die(&err);
     for (int k = 0; k < 4; k++)
@@ -489,7 +493,8 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
     free_result(&got);
 }
 
-/* `scale` multiplies the queries. `writes`: dK and dV of the first of several slots are written. */
+/* Shapes with more than TDM_MOST_PRODUCTS products of an element of q and one of K are left out.
+ * `scale` multiplies the queries. `writes`: dK and dV of the first of several slots are written. */
 static void run_shape(struct gpu_test *test, const struct shape *s, float scale, bool repeats,
                       bool writes)
 {
@@ -500,7 +505,10 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
     const uint64_t slot = slot_of(s);
     const uint64_t key_token = 3 * s->chunk_tokens;
     const uint64_t keys = (s->slots - 1) * s->chunk_tokens + s->tokens;
+    const char *most = getenv("TDM_MOST_PRODUCTS");
     uint64_t starts[16] = {0};
+    if (most != NULL && *most != '\0' && (double)elements * (double)keys > atof(most))
+        return;
     if (TDM_CUDA(cudaStreamCreate(&stream), &err) != TDM_OK)
         die(&err);
     for (uint32_t i = 1; i < s->documents + 1; i++) /* the first chunk begins a document */
@@ -555,7 +563,9 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
         struct result got = new_result(elements, rows, gradients, s->slots * slot);
         struct result again = new_result(elements, rows, gradients, s->slots * slot);
         run(a, kind, &due, &got, stream);
+        tdm_cuda_limit_multiprocessors(97);
         run(a, kind, &due, &again, stream);
+        tdm_cuda_limit_multiprocessors(0);
         check(test, kind, s, &due, &got, &again);
         for (enum way way = WHOLE; repeats && way <= PACKED_SLOTS; way++)
             repeat(test, &a, s, kind, way, &due, gradients, stream);
@@ -583,14 +593,13 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
     cudaStreamDestroy(stream);
 }
 
-/* Does the kernel for Hopper divide the keys of a shape's last items? */
-static bool is_divided(const struct shape *s)
+/* Does the kernel for Hopper divide the keys of a shape's last items, of `keys` keys? */
+static bool is_divided(const struct shape *s, uint64_t keys)
 {
     const uint64_t tiles = s->head_dim == 128 ? 2 : 1; /* of a cluster */
     const uint64_t rows = (s->tokens + TDM_ATTEND_TILE - 1) / TDM_ATTEND_TILE;
     const uint64_t items = (rows * s->ratio + tiles - 1) / tiles * s->kv_heads;
     const uint64_t space = tdm_attend_part_tiles(s->tokens, (uint64_t)s->kv_heads * s->ratio);
-    const uint64_t keys = (s->slots - 1) * s->chunk_tokens + s->tokens;
     const uint64_t most = tdm_attend_most_keys(keys, s->window, tiles);
     return tdm_attend_split_of(items, tiles, most / 176, space).parts > 1;
 }
@@ -598,10 +607,15 @@ static bool is_divided(const struct shape *s)
 int main(void)
 {
     struct gpu_test test = gpu_test_begin();
-    int divided = 0;
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        divided += is_divided(&shapes[i]);
-    gpu_test_case(&test, divided >= 7, "the last items of %d shapes have divided keys", divided);
+    int divided = 0, divided_slots = 0;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        const struct shape *s = &shapes[i];
+        divided += is_divided(s, (s->slots - 1) * s->chunk_tokens + s->tokens);
+        divided_slots += s->slots > 1 && is_divided(s, s->chunk_tokens);
+    }
+    gpu_test_case(&test, divided >= 7 && divided_slots >= 3,
+                  "the last items of %d shapes have divided keys, and of %d over one slot", divided,
+                  divided_slots);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         run_shape(&test, &shapes[i], 2.0f, false, true);
     for (size_t i = 0; i < sizeof(added_shapes) / sizeof(added_shapes[0]); i++)
