@@ -126,17 +126,17 @@ template <bool VOTES> struct run_cursor {
     /* Shares from the last on are empty. */
     __device__ __forceinline__ void begin_share(const tdm_select &s, const block &b)
     {
-        uint64_t units;
-        uint32_t shares = gridDim.x;
+        uint32_t units, shares = gridDim.x;
         if constexpr (VOTES) {
-            units = (uint64_t)s.kv_heads * b.held_tiles * b.pages;
+            units = s.kv_heads * b.held_tiles * b.pages;
         } else {
             const uint32_t rows = (b.pages + CONSUMERS - 1) / CONSUMERS * s.query_heads;
             shares = rows < MOST_SHARES ? rows : MOST_SHARES;
-            units = (uint64_t)rows * b.tiles;
+            units = rows * b.tiles;
         }
-        at = (uint32_t)(units * share / shares);
-        end = share < shares ? (uint32_t)(units * (share + 1) / shares) : at;
+        const uint32_t each = units / shares, longer = units - each * shares;
+        at = each * share + (share < longer ? share : longer);
+        end = share < shares ? at + each + (share < longer ? 1 : 0) : at;
     }
 
     /* Is there more of the block's work? */
@@ -244,6 +244,7 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
     for (run r; cursor.next(s, b, state, r); runs++) {
         if (runs > 0)
             producer.wait(&state.empty_held, runs - 1);
+#pragma unroll 1 /* or registers are spilled */
         for (uint32_t i = 0; i < CONSUMERS; i++) {
             const uint32_t to = b.held + i * TILE_BYTES;
             if constexpr (VOTES)
@@ -522,10 +523,10 @@ static __global__ void __launch_bounds__(THREADS, 1) count(const tdm_select s, f
     const block b(s, memory);
     init(s, b, state);
     if (threadIdx.x < TDM_WARPGROUP) {
-        tdm_give_registers<48>();
+        tdm_give_registers<VOTES ? 56 : 40>();
         produce<VOTES>(s, b, state);
     } else {
-        tdm_take_registers<232>();
+        tdm_take_registers<VOTES ? 224 : 232>();
         consume<VOTES>(s, b, state, scale);
     }
 }
