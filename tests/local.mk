@@ -25,6 +25,7 @@ script_tests += \
 	tests/executor/address-space \
 	tests/commands/failed-calls \
 	tests/executor/calibrate-run \
+	tests/executor/checked-kernels \
 	tests/executor/closed-streams \
 	tests/executor/huggingface-run \
 	tests/base/installed \
