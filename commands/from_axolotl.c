@@ -167,9 +167,19 @@ static enum tdm_status settle_scales(const struct tdm_from_reading *r)
     return quantized && !plain ? tdm_from_quiet_pair(r, "double_quantization", "yes") : TDM_OK;
 }
 
+/* axolotl/utils/config `normalize_config`: checkpoints are reentrant where no kwargs are given,
+ * except for the trainers of `rl`. */
+static void settle_checkpoints(const struct tdm_from_reading *r)
+{
+    const json_t *kwargs = json_object_get(r->root, "gradient_checkpointing_kwargs");
+    if (tdm_from_is_off(kwargs) && tdm_from_is_off(json_object_get(r->root, "rl")))
+        r->from->reentrant = true;
+}
+
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     r->from->is_training = r->from->is_trainer = true;
+    settle_checkpoints(r);
     r->from->adapters = has_adapter(r);
     if (!tdm_from_is_off(json_object_get(r->root, "reward_model")))
         r->from->batch = 2 * (r->from->batch > 0 ? r->from->batch : 1);
