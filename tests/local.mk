@@ -16,8 +16,9 @@
 # tests/support.
 #
 # A test finds in its environment: TDM_SRCDIR and TDM_BUILDDIR (absolute), TIDEMARK_DATA, the built
-# programs first on PATH, TDM_LONG=1 if it should be long, TDM_SANITIZED=1 if built with
-# sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it passed.
+# programs first on PATH, TDM_LONG=1 if it should be long (run-case sets it for those that TDM_LONG_TESTS names),
+# TDM_SANITIZED=1 if built with sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it
+# passed.
 
 LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(YAML_LIBS) $(CMOCKA_LIBS)
 
@@ -484,7 +485,6 @@ long_tests += \
 	$(long_goldens) \
 	$(gpu_tests)
 
-# The dearest ones are not the last, when only one core may have work.
 check_PROGRAMS = $(plain_tests) $(run_by_scripts)
 if HAVE_CMOCKA
 check_PROGRAMS += $(cmocka_tests)
@@ -516,39 +516,43 @@ AM_TESTS_ENVIRONMENT = \
 	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
 	TIDEMARK_DATA='$(abs_top_srcdir)' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
-	TDM_LONG="$${TDM_LONG-}" TDM_CMOCKA_TESTS='$(cmocka_tests)' \
+	TDM_LONG="$${TDM_LONG-}" TDM_LONG_TESTS="$${TDM_LONG_TESTS-}" TDM_CMOCKA_TESTS='$(cmocka_tests)' \
 	TDM_GOLDEN_TESTS='$(all_goldens)' $(tdm_sanitized); \
 	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
-	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA PATH TDM_LONG TDM_CMOCKA_TESTS TDM_GOLDEN_TESTS \
-	TDM_SANITIZED;
+	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA PATH TDM_LONG TDM_LONG_TESTS TDM_CMOCKA_TESTS \
+	TDM_GOLDEN_TESTS TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
 	tests/gpu/sanitize \
 	tests/gpu/huggingface.py tests/gpu/huggingface_test \
 	tests/golden-run $(all_goldens) $(all_goldens:.test=.expect) tests/data
 
+# Those that take longest in their long form. They begin first, so that no core is without work at the end.
+dearest_tests = \
+	tests/planner/unit_planner \
+	tests/executor/property_ranks \
+	tests/planner/property_search \
+	tests/commands/unit_answers
+dearest_logs = $(foreach test,$(dearest_tests),$(filter $(test).log,$(TEST_LOGS)))
+
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
-closing_line = tests/check.total
+# Programs are up to date by then. Without -o, make looks at config.h again for each of them, and meanwhile begins with
+# the tests that are no programs.
 check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
-	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG) $(closing_line)
-	@status=0; $(MAKE) $(AM_MAKEFLAGS) $(TEST_SUITE_LOG) || status=$$?; \
-	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs) | tee $(closing_line); \
+	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG)
+	@status=0; $(MAKE) $(AM_MAKEFLAGS) -o config.h $(dearest_logs) $(TEST_SUITE_LOG) || status=$$?; \
+	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs); \
 	exit $$status
-CLEANFILES += tests/check.total tests/check-long.total
 
 # The tests that take minutes, and more cases of others. The tests that are not in this build are left out.
 check-long:
 	@TDM_LONG=1; export TDM_LONG; \
-	$(MAKE) $(AM_MAKEFLAGS) check closing_line=tests/check-long.total \
-		TESTS='$(filter $(TESTS) $(long_goldens),$(long_tests))'
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter $(TESTS) $(long_goldens),$(long_tests))'
 
-# All tests, each once: in its long form where it has one. The last line counts the cases of both.
+# All tests, each once: in its long form where it has one.
 check-all:
-	@rm -f tests/check.total tests/check-long.total
-	@status=0; $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(long_tests),$(TESTS))' || status=$$?; \
-	$(MAKE) $(AM_MAKEFLAGS) check-long || status=$$?; \
-	$(SHELL) $(srcdir)/tests/closing-line $$status tests/check.total tests/check-long.total; \
-	exit $$status
+	@TDM_LONG_TESTS='$(long_tests)'; export TDM_LONG_TESTS; \
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TESTS) $(long_goldens)'
 .PHONY: check-long check-all
 
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs

@@ -55,10 +55,10 @@ hopper_sources = \
 	executor/cuda/select_hopper.cu
 
 if HAVE_CUDA
-libexecutor_a_SOURCES += $(cuda_sources)
 if HAVE_HOPPER
 libexecutor_a_SOURCES += $(hopper_sources)
 endif
+libexecutor_a_SOURCES += $(cuda_sources)
 endif
 
 $(hopper_sources:.cu=.o): NVCC_GENCODE = -gencode arch=compute_90a,code=sm_90a

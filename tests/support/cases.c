@@ -25,9 +25,14 @@ static bool asked_for(const char *name)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
+bool tdm_case_sanitized(void)
+{
+    return asked_for("TDM_SANITIZED");
+}
+
 bool tdm_case_long(void)
 {
-    return asked_for("TDM_LONG") && !asked_for("TDM_SANITIZED");
+    return asked_for("TDM_LONG") && !tdm_case_sanitized();
 }
 
 uint64_t tdm_case_count(uint64_t few, uint64_t many)

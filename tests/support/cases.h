@@ -19,6 +19,10 @@ uint64_t tdm_case_seed(uint64_t base, uint64_t number);
  * sanitizers. */
 bool tdm_case_long(void);
 
+/* Was the test built with sanitizers? Then what counts is which code runs: cases that run the same
+ * code on other numbers may be left out. */
+bool tdm_case_sanitized(void);
+
 /* Number of cases of a test: TDM_CASES, or `many` in the long form, or `few`. */
 uint64_t tdm_case_count(uint64_t few, uint64_t many);
 
