@@ -100,6 +100,12 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
+enum tdm_status tdm_directory_is_written(const char *path, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "%s: another run is writing there", path);
+    return tdm_hint(err, "wait until that ends, or name another directory");
+}
+
 int tdm_directory_sync(const char *directory)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -31,6 +31,9 @@ typedef bool (*tdm_directory_owns)(const char *name);
 enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
                                     tdm_directory_owns owns, struct tdm_error *err);
 
+/* TDM_USAGE: another run has locked what it writes in this directory. */
+enum tdm_status tdm_directory_is_written(const char *path, struct tdm_error *err);
+
 /* Waits until the names in a directory are on disk, or those in the directory that contains `path`.
  * Returns 0, or the errno of a disk that fails; 0 too where a directory cannot be synced. */
 int tdm_directory_sync(const char *directory);
