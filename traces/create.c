@@ -35,11 +35,11 @@ static enum tdm_status create_failed(const char *path, int reason, struct tdm_er
     return TDM_IO;
 }
 
-/* Removes a trace that is not open, and SQLite's files beside it. */
+/* Removes a trace that is not open, after SQLite's files beside it: they are found by its name. */
 static void remove_trace(const char *file)
 {
-    (void)unlink(file);
     tdm_companions_remove(file);
+    (void)unlink(file);
 }
 
 static enum tdm_status execute(sqlite3 *db, const char *path, const char *sql,
@@ -269,8 +269,10 @@ enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struc
         status = create_failed(path, reason, err);
     else
         status = lock_old(name, path, &lock, err);
-    if (status == TDM_OK && sweeps)
+    if (status == TDM_OK && sweeps) {
         tdm_temporary_sweep(name, NULL, remove_left, NULL);
+        tdm_companions_sweep(name);
+    }
     if (lock >= 0)
         close(lock);
     free(name);
