@@ -100,6 +100,12 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
+enum tdm_status tdm_directory_is_written(const char *path, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "%s: another run is writing there", path);
+    return tdm_hint(err, "wait until that ends, or name another directory");
+}
+
 int tdm_directory_sync(const char *directory)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -258,13 +264,14 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
 enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char *name,
                                      struct tdm_error *err)
 {
-    size_t bytes = strlen(directory->temporary) + strlen(name) + 2;
-    directory->folder = malloc(bytes);
-    if (directory->folder == NULL)
+    uint32_t number = 0;
+    while (number < TDM_DIRECTORY_FOLDERS - 1 && directory->folders[number] != NULL)
+        number++;
+    char *folder = tdm_path_join(directory->temporary, name);
+    if (folder == NULL)
         return tdm_file_failed(directory->path, ENOMEM, err);
-    snprintf(directory->folder, bytes, "%s/%s", directory->temporary, name);
-    return mkdir(directory->folder, 0777) == 0 ? TDM_OK
-                                               : tdm_file_failed(directory->folder, errno, err);
+    directory->folders[number] = folder;
+    return mkdir(folder, 0777) == 0 ? TDM_OK : tdm_file_failed(folder, errno, err);
 }
 
 /* Removes an old directory that has given up its name. Not before this is on disk: otherwise a
@@ -316,7 +323,8 @@ static void release(struct tdm_directory *directory)
 {
     if (directory->temporary != NULL)
         (void)close(directory->lock);
-    free(directory->folder);
+    for (int i = 0; i < TDM_DIRECTORY_FOLDERS; i++)
+        free(directory->folders[i]);
     free(directory->path);
     free(directory->temporary);
     *directory = (struct tdm_directory){0};
@@ -324,7 +332,10 @@ static void release(struct tdm_directory *directory)
 
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err)
 {
-    int reason = directory->folder == NULL ? 0 : tdm_directory_sync(directory->folder);
+    int reason = 0;
+    for (int i = 0; i < TDM_DIRECTORY_FOLDERS && reason == 0; i++)
+        if (directory->folders[i] != NULL)
+            reason = tdm_directory_sync(directory->folders[i]);
     if (reason == 0)
         reason = tdm_directory_sync(directory->temporary);
     /* this replaces nothing or an empty directory; otherwise the two names are exchanged */

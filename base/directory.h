@@ -31,17 +31,22 @@ typedef bool (*tdm_directory_owns)(const char *name);
 enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
                                     tdm_directory_owns owns, struct tdm_error *err);
 
+/* TDM_USAGE: another run has locked what it writes in this directory. */
+enum tdm_status tdm_directory_is_written(const char *path, struct tdm_error *err);
+
 /* Waits until the names in a directory are on disk, or those in the directory that contains `path`.
  * Returns 0, or the errno of a disk that fails; 0 too where a directory cannot be synced. */
 int tdm_directory_sync(const char *directory);
 int tdm_directory_sync_parent(const char *path);
+
+#define TDM_DIRECTORY_FOLDERS 2
 
 struct tdm_directory {
     char *path;      /* the target */
     char *temporary; /* its files are written here */
     int lock;        /* descriptor that holds the lock against other processes */
     tdm_directory_owns owns;
-    char *folder; /* in `temporary`; NULL: none */
+    char *folders[TDM_DIRECTORY_FOLDERS]; /* in `temporary`; NULL: none */
 };
 
 /* Checks `path` and makes the temporary directory. On success the caller ends *directory with
@@ -49,7 +54,7 @@ struct tdm_directory {
 enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_owns owns,
                                     struct tdm_directory *directory, struct tdm_error *err);
 
-/* Makes a folder in the temporary directory, one at most. TDM_IO. */
+/* Makes a folder in the temporary directory, TDM_DIRECTORY_FOLDERS at most. TDM_IO. */
 enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char *name,
                                      struct tdm_error *err);
 

@@ -122,16 +122,6 @@ static void remove_left(void *unused, const char *path)
     (void)unlink(path);
 }
 
-/* Does a process that writes the file hold the lock of base/lock.h, as a run does on its trace? */
-static bool is_locked(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    bool locked = fd >= 0 && tdm_lock_take(fd) == EAGAIN;
-    if (fd >= 0)
-        close(fd);
-    return locked;
-}
-
 enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *err)
 {
     struct stat info;
@@ -150,7 +140,7 @@ enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *e
         tdm_fail(err, TDM_USAGE, "%s: exists already", path);
         return tdm_hint(err, "pass --force to overwrite it");
     }
-    if (exists && is_locked(path)) {
+    if (exists && tdm_lock_is_taken(path)) {
         tdm_fail(err, TDM_USAGE, "%s: another run is writing it", path);
         return tdm_hint(err, "wait until that ends, or name another file");
     }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define LOCK_BYTE (INT64_C(1) << 62)
 
@@ -33,4 +34,13 @@ bool tdm_lock_is_held(int fd)
 {
     struct flock lock = byte();
     return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool tdm_lock_is_taken(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    bool taken = fd >= 0 && tdm_lock_take(fd) == EAGAIN;
+    if (fd >= 0)
+        close(fd);
+    return taken;
 }

@@ -16,4 +16,8 @@ int tdm_lock_take(int fd);
  * be open only for reading. */
 bool tdm_lock_is_held(int fd);
 
+/* The same of a file by its name, as a run holds it on what it writes. False where that cannot be
+ * found out. */
+bool tdm_lock_is_taken(const char *path);
+
 #endif

@@ -8,14 +8,25 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Room for a message with two paths of any length. */
+#define MOST_BYTES 12288
+
+/* Writes a text of one line. Names in it may contain any bytes, and have any length. */
+static void print(char *out, size_t bytes, const char *format, va_list args)
+{
+    char text[MOST_BYTES];
+    vsnprintf(text, sizeof(text), format, args);
+    tdm_text_shorten(text, out, bytes);
+    tdm_text_clean(out);
+}
+
 enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const char *format, ...)
 {
     if (err != NULL) {
         va_list args;
         va_start(args, format);
-        vsnprintf(err->message, sizeof(err->message), format, args);
+        print(err->message, sizeof(err->message), format, args);
         va_end(args);
-        tdm_text_clean(err->message); /* names in it may contain any bytes */
         err->status = status;
         err->hint[0] = '\0';
     }
@@ -28,20 +39,20 @@ enum tdm_status tdm_hint(struct tdm_error *err, const char *format, ...)
         return TDM_INTERNAL;
     va_list args;
     va_start(args, format);
-    vsnprintf(err->hint, sizeof(err->hint), format, args);
+    print(err->hint, sizeof(err->hint), format, args);
     va_end(args);
-    tdm_text_clean(err->hint);
     return err->status;
 }
 
 enum tdm_status tdm_about(struct tdm_error *err, const char *subject)
 {
-    char message[sizeof(err->message)];
+    char about[240], message[500];
     if (err == NULL)
         return TDM_INTERNAL;
-    snprintf(message, sizeof(message), "%.240s: %.500s", subject, err->message);
-    tdm_text_clean(message);
-    memcpy(err->message, message, sizeof(message));
+    tdm_text_shorten(subject, about, sizeof(about));
+    tdm_text_shorten(err->message, message, sizeof(message));
+    snprintf(err->message, sizeof(err->message), "%s: %s", about, message);
+    tdm_text_clean(err->message);
     return err->status;
 }
 

@@ -2,8 +2,10 @@
 /* Cleans text for display: valid UTF-8 without control characters. */
 #include "base/text.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Bytes of the character that begins at `s`; 0 if none does (Unicode standard, table 3-7). */
 static size_t length_of(const unsigned char *s)
@@ -33,6 +35,12 @@ static int is_control(const unsigned char *s, size_t length)
            (length == 2 && s[0] == 0xc2 && s[1] < 0xa0);
 }
 
+/* Is this byte one of a character that began before it? */
+static bool is_within(char byte)
+{
+    return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
 char *tdm_text_clean(char *text)
 {
     const unsigned char *from = (const unsigned char *)text;
@@ -60,6 +68,21 @@ size_t tdm_text_utf8_bytes(const char *text)
             break;
     }
     return (size_t)(at - text);
+}
+
+void tdm_text_shorten(const char *text, char *out, size_t bytes)
+{
+    const size_t length = strlen(text), room = bytes - sizeof("..."); /* at least 4 */
+    if (length < bytes) {
+        memcpy(out, text, length + 1);
+        return;
+    }
+    size_t first = room / 2, last = length - (room - first);
+    for (int i = 0; i < 3 && is_within(text[first]); i++)
+        first--;
+    for (int i = 0; i < 3 && is_within(text[last]); i++)
+        last++;
+    snprintf(out, bytes, "%.*s...%s", (int)first, text, text + last);
 }
 
 const char *tdm_text_shown(const char *text, char out[TDM_TEXT_SHOWN])

@@ -18,18 +18,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The command line as typed, for the trace. malloc'ed. */
+/* Writes an argument as a word of a shell. Returns its end. */
+static char *quote(char *end, const char *word)
+{
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-";
+    if (word[0] != '\0' && word[strspn(word, plain)] == '\0')
+        return stpcpy(end, word);
+    *end++ = '\'';
+    for (; *word != '\0'; word++)
+        if (*word == '\'')
+            end = stpcpy(end, "'\\''");
+        else
+            *end++ = *word;
+    return stpcpy(end, "'");
+}
+
+/* The command line for the trace, so that a shell can run it again. malloc'ed. */
 static char *join(int argc, char **argv)
 {
     size_t bytes = sizeof("tidemark");
     for (int i = 0; i < argc; i++)
-        bytes += strlen(argv[i]) + 1;
+        bytes += 4 * strlen(argv[i]) + sizeof(" ''");
     char *text = malloc(bytes);
     if (text == NULL)
         return NULL;
     char *end = stpcpy(text, "tidemark");
     for (int i = 0; i < argc; i++)
-        end = stpcpy(stpcpy(end, " "), argv[i]);
+        end = quote(stpcpy(end, " "), argv[i]);
     return text;
 }
 

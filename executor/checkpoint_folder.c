@@ -245,10 +245,8 @@ enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
     folder->lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->lock < 0)
         return tdm_file_failed(folder->path, errno, err);
-    if (tdm_lock_take(folder->lock) == EWOULDBLOCK) {
-        tdm_fail(err, TDM_USAGE, "%s: another run is writing there", folder->path);
-        return tdm_hint(err, "wait until that ends, or name another directory");
-    }
+    if (tdm_lock_take(folder->lock) == EWOULDBLOCK)
+        return tdm_directory_is_written(folder->path, err);
     sweep(folder->path, PREFIX, tdm_weights_owns_checkpoint);
     sweep(folder->path, WITHIN_PREFIX, tdm_checkpoint_owns_within);
     return TDM_OK;

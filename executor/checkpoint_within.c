@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* memory-RANK.bin */
@@ -72,6 +73,19 @@ static enum tdm_status read_file(const struct moving *m, uint64_t bytes, struct 
         at += (uint64_t)some;
     }
     return TDM_OK;
+}
+
+/* Nothing may follow what was saved. */
+static enum tdm_status read_end(const struct moving *m, struct tdm_error *err)
+{
+    struct stat info;
+    if (fstat(m->fd, &info) != 0)
+        return tdm_fail(err, TDM_IO, "%s: cannot be read: %s", m->path, strerror(errno));
+    if ((uint64_t)info.st_size <= m->bytes)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT, "%s: is longer than what was saved, %" PRIu64 " bytes", m->path,
+             m->bytes);
+    return tdm_hint(err, "resume from a step-N");
 }
 
 /* `data`: in an arena; NULL: what is read from the file goes nowhere. */
@@ -328,6 +342,8 @@ static enum tdm_status load(const struct tdm_checkpoint *checkpoint, struct movi
     status = open_memory(m, path, O_RDONLY, err);
     if (status == TDM_OK)
         status = move_slots(m, false, program, pauses, number, err);
+    if (status == TDM_OK)
+        status = read_end(m, err);
     status = close_memory(m, false, status, err);
     if (status == TDM_OK && tdm_checksum_value(&m->sum) != part->checksum) {
         tdm_fail(err, TDM_INPUT,

@@ -4,6 +4,7 @@
 
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/lock.h"
 #include "executor/events.h"
 #include "traces/trace.h"
 
@@ -49,8 +50,11 @@ enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
     if (!S_ISDIR(info.st_mode))
         return tdm_fail(err, TDM_USAGE, "%s: is not a directory", directory);
     char *path = tdm_path_join(directory, TDM_LOG_TRAIN);
-    bool exists = path != NULL && access(path, F_OK) == 0;
+    const bool exists = path != NULL && access(path, F_OK) == 0;
+    const bool is_written = exists && tdm_lock_is_taken(path);
     free(path);
+    if (is_written)
+        return tdm_directory_is_written(directory, err);
     if (!exists || resumed || force)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "%s: has the log of another run", directory);
@@ -63,46 +67,90 @@ struct kept_rows {
     uint32_t of_resumed;       /* rows of the step that the run goes on from */
 };
 
-static struct kept_rows find_kept(const char *text, uint64_t bytes, uint64_t resumed_step)
+/* Opens a CSV file, or creates it. Nothing of it is changed. With `lock` it stays locked, and
+ * another run that has locked it is refused. */
+static enum tdm_status open_csv(const char *directory, const char *name, bool lock,
+                                struct growing *file, struct tdm_error *err)
 {
-    struct kept_rows kept = {0};
-    const char *at = text, *end = text + bytes;
-    while (at < end) {
-        const bool head = at == text;
-        const char *line_end = memchr(at, '\n', (size_t)(end - at));
-        const uint64_t step = head || line_end == NULL ? 0 : strtoull(at, NULL, 10);
-        if (line_end == NULL || step > resumed_step)
-            break;
-        kept.of_resumed += !head && step == resumed_step;
-        kept.last_step = step;
-        at = line_end + 1;
-    }
-    kept.bytes = (uint64_t)(at - text);
-    return kept;
-}
-
-/* Opens a CSV file with the given first line, and keeps the rows up to a step. */
-static enum tdm_status open_csv(const char *directory, const char *name, const char *head,
-                                uint64_t resumed_step, struct growing *file, struct kept_rows *kept,
-                                struct tdm_error *err)
-{
-    char *text = NULL;
-    uint64_t bytes = 0;
-    enum tdm_status status = TDM_OK;
-    *kept = (struct kept_rows){0};
     file->path = tdm_path_join(directory, name);
     if (file->path == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
-    if (resumed_step > 0 && access(file->path, F_OK) == 0) {
-        status = tdm_file_read(file->path, MOST_CSV_BYTES, &text, &bytes, err);
-        if (status == TDM_OK)
-            *kept = find_kept(text, bytes, resumed_step);
-        free(text);
+    file->fd = open(file->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file->fd < 0)
+        return tdm_file_failed(file->path, errno, err);
+    return lock && tdm_lock_take(file->fd) == EAGAIN ? tdm_directory_is_written(directory, err)
+                                                     : TDM_OK;
+}
+
+static enum tdm_status is_foreign(const char *path, uint64_t line, const char *what,
+                                  struct tdm_error *err)
+{
+    tdm_fail(err, TDM_INPUT, "%s: line %" PRIu64 " %s", path, line, what);
+    return tdm_hint(err, "pass --log the directory of this training's log, or a new one");
+}
+
+static uint32_t commas(const char *text, const char *end)
+{
+    uint32_t count = 0;
+    for (; text < end; text++)
+        count += *text == ',';
+    return count;
+}
+
+/* Finds the rows to keep. A row that is torn, by a power loss, ends them; one that no run has
+ * written is refused. */
+static enum tdm_status find_kept(const struct growing *file, const char *text, uint64_t bytes,
+                                 const char *head, uint64_t resumed_step, bool repeats,
+                                 struct kept_rows *kept, struct tdm_error *err)
+{
+    const size_t head_bytes = strlen(head);
+    const char *at = text + head_bytes, *end = text + bytes;
+    if (memcmp(text, head, bytes < head_bytes ? bytes : head_bytes) != 0)
+        return is_foreign(file->path, 1, "is not the header of this model's log", err);
+    if (bytes < head_bytes) /* torn */
+        return TDM_OK;
+    for (uint64_t line = 2; at < end; line++) {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        if (line_end == NULL || memchr(at, '\0', (size_t)(line_end - at)) != NULL)
+            break;
+        char *after;
+        const uint64_t step = at[0] >= '1' && at[0] <= '9' ? strtoull(at, &after, 10) : 0;
+        if (step == 0 || *after != ',')
+            return is_foreign(file->path, line, "does not begin with a step", err);
+        if (step > resumed_step)
+            break;
+        if (step < kept->last_step || (step == kept->last_step && !repeats))
+            return is_foreign(file->path, line, "has a step that is not after the one before", err);
+        if (commas(at, line_end) < commas(head, head + head_bytes))
+            return is_foreign(file->path, line, "has fewer cells than the header", err);
+        kept->of_resumed += step == resumed_step;
+        kept->last_step = step;
+        at = line_end + 1;
     }
-    if (status != TDM_OK)
-        return status;
-    file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file->fd < 0 || ftruncate(file->fd, (off_t)kept->bytes) != 0)
+    kept->bytes = (uint64_t)(at - text);
+    return TDM_OK;
+}
+
+/* Finds the rows to keep of a file that is open: those up to a step. */
+static enum tdm_status read_csv(const struct growing *file, const char *head, uint64_t resumed_step,
+                                bool repeats, struct kept_rows *kept, struct tdm_error *err)
+{
+    char *text = NULL;
+    uint64_t bytes = 0;
+    if (resumed_step == 0)
+        return TDM_OK;
+    enum tdm_status status = tdm_file_read(file->path, MOST_CSV_BYTES, &text, &bytes, err);
+    if (status == TDM_OK)
+        status = find_kept(file, text, bytes, head, resumed_step, repeats, kept, err);
+    free(text);
+    return status;
+}
+
+/* Removes the other rows, and writes the header if there is none. */
+static enum tdm_status begin_csv(const struct growing *file, const char *head,
+                                 const struct kept_rows *kept, struct tdm_error *err)
+{
+    if (ftruncate(file->fd, (off_t)kept->bytes) != 0)
         return tdm_file_failed(file->path, errno, err);
     return kept->bytes > 0 ? TDM_OK : tdm_file_put(file->fd, file->path, head, strlen(head), err);
 }
@@ -129,9 +177,8 @@ static double part_norm(const struct tdm_log *log, const struct tdm_log_step *st
     return step->unit_norms[part == 0 ? log->layers : part == log->layers + 1 ? part : part - 1];
 }
 
-/* Opens the file of the norms, and allocates a row of it. */
-static enum tdm_status open_norms(struct tdm_log *log, const char *directory, uint64_t resumed_step,
-                                  struct tdm_error *err)
+/* Allocates a row of the norms, and writes the header into it. */
+static enum tdm_status head_norms(struct tdm_log *log, const char *directory, struct tdm_error *err)
 {
     char name[CELL_BYTES];
     log->row_bytes = (size_t)CELL_BYTES * (part_count(log) + 1);
@@ -143,8 +190,7 @@ static enum tdm_status open_norms(struct tdm_log *log, const char *directory, ui
         bytes += (size_t)snprintf(log->row + bytes, log->row_bytes - bytes, ",%s",
                                   part_name(log, part, name));
     snprintf(log->row + bytes, log->row_bytes - bytes, "\n");
-    struct kept_rows kept;
-    return open_csv(directory, TDM_LOG_NORMS, log->row, resumed_step, &log->norms, &kept, err);
+    return TDM_OK;
 }
 
 static void free_log(struct tdm_log *log)
@@ -167,6 +213,35 @@ static enum tdm_status sync_names(const char *directory, struct tdm_error *err)
     return reason == 0 ? TDM_OK : tdm_file_failed(directory, reason, err);
 }
 
+/* Opens the CSV files, and, when all have been accepted, keeps the rows up to a step. */
+static enum tdm_status open_files(struct tdm_log *log, const char *directory, uint64_t resumed_step,
+                                  struct tdm_error *err)
+{
+    enum { TRAIN, NORMS, VALIDATION, FILES };
+    const struct {
+        const char *name, *head;
+        struct growing *file;
+    } files[FILES] = {{TDM_LOG_TRAIN,
+                       "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,"
+                       "device_used_bytes,host_used_bytes\n",
+                       &log->train},
+                      {TDM_LOG_NORMS, log->row, &log->norms},
+                      {TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n", &log->validation}};
+    struct kept_rows kept[FILES] = {0};
+    enum tdm_status status = TDM_OK;
+    for (int i = 0; i < FILES && status == TDM_OK; i++) {
+        status = open_csv(directory, files[i].name, i == TRAIN, files[i].file, err);
+        if (status == TDM_OK)
+            status = read_csv(files[i].file, files[i].head, resumed_step, i == VALIDATION, &kept[i],
+                              err);
+    }
+    for (int i = 0; i < FILES && status == TDM_OK; i++)
+        status = begin_csv(files[i].file, files[i].head, &kept[i], err);
+    log->last_step = kept[TRAIN].last_step;
+    log->evaluated = kept[VALIDATION].of_resumed;
+    return status;
+}
+
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **out, struct tdm_error *err)
 {
@@ -175,20 +250,11 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", directory);
     log->train.fd = log->norms.fd = log->validation.fd = log->events.fd = -1;
     log->layers = layers;
-    enum tdm_status status = TDM_OK;
-    struct kept_rows steps = {0}, evaluations = {0};
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+    enum tdm_status status = head_norms(log, directory, err);
+    if (status == TDM_OK && mkdir(directory, 0777) != 0 && errno != EEXIST)
         status = tdm_file_failed(directory, errno, err);
     if (status == TDM_OK)
-        status = open_csv(directory, TDM_LOG_TRAIN,
-                          "step,loss,gradient_norm,learning_rate,seconds,tokens_per_second,mfu,"
-                          "device_used_bytes,host_used_bytes\n",
-                          resumed_step, &log->train, &steps, err);
-    if (status == TDM_OK)
-        status = open_norms(log, directory, resumed_step, err);
-    if (status == TDM_OK)
-        status = open_csv(directory, TDM_LOG_VALIDATION, "step,loss,tokens,seconds,text\n",
-                          resumed_step, &log->validation, &evaluations, err);
+        status = open_files(log, directory, resumed_step, err);
     if (status == TDM_OK)
         status =
             tdm_events_create(directory, resumed_step, &log->events.path, &log->events.fd, err);
@@ -198,8 +264,6 @@ enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t re
         free_log(log);
         return status;
     }
-    log->last_step = steps.last_step;
-    log->evaluated = evaluations.of_resumed;
     *out = log;
     return TDM_OK;
 }

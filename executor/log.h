@@ -21,13 +21,15 @@
 
 struct tdm_log;
 
-/* May a log be written to `directory`? TDM_USAGE if one is there, unless it is resumed or `force`.
- */
+/* May a log be written to `directory`? TDM_USAGE if one is there, unless it is resumed or `force`,
+ * or if another run writes there. */
 enum tdm_status tdm_log_check(const char *directory, bool resumed, bool force,
                               struct tdm_error *err);
 
 /* Makes the directory and opens the files, after `resumed_step` (0: from the start, which replaces
- * an older log), for a model with `layers`. TDM_IO. On success the caller owns *log. */
+ * an older log), for a model with `layers`, and locks the log until it is closed. TDM_USAGE:
+ * another run writes there; TDM_INPUT: a file to go on in has a line that no log of the model has,
+ * and none was changed; TDM_IO. On success the caller owns *log. */
 enum tdm_status tdm_log_open(const char *directory, uint32_t layers, uint64_t resumed_step,
                              struct tdm_log **log, struct tdm_error *err);
 

@@ -275,7 +275,7 @@ static void find_first(const struct training *t, uint64_t step, struct tdm_error
     snprintf(err->message + length, sizeof(err->message) - length, ": %s%s", found.message, within);
 }
 
-/* What to do about a loss that is not a number. */
+/* What to do about a loss, or weights, that are not finite. */
 static enum tdm_status hint_lower(const struct training *t, struct tdm_error *err)
 {
     const uint64_t saved = tdm_most(t->result->saved_step, t->result->resumed_step);
@@ -285,6 +285,19 @@ static enum tdm_status hint_lower(const struct training *t, struct tdm_error *er
                     "the checkpoint of step %llu is good: --resume it with a lower learning rate "
                     "(--set optimizer.learning_rate=R)",
                     (unsigned long long)saved);
+}
+
+/* What of an ended step is infinite or NaN, which ends a training; NULL: nothing. A gradient norm
+ * that is spoils the weights. */
+static const char *what_is_not_finite(const struct training *t, const struct ended_step *ended)
+{
+    if (!t->run->options->backend->executes)
+        return NULL;
+    if (!isfinite(ended->loss))
+        return "loss";
+    return tdm_program_norms_buffer(t->program) != NULL && !isfinite(ended->gradient_norm)
+               ? "gradient norm"
+               : NULL;
 }
 
 /* Adds an ended step to the training's results and history, and reports it. */
@@ -299,8 +312,9 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     result->seconds += seconds;
     result->tokens += tdm_schedule_tokens(t->program->schedule);
     log_step(t, ended, seconds);
-    if (isinf(ended->loss) || (isnan(ended->loss) && t->run->options->backend->executes)) {
-        tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
+    const char *spoiled = what_is_not_finite(t, ended);
+    if (spoiled != NULL) {
+        tdm_fail(err, TDM_INPUT, "the %s of step %llu is not a number", spoiled,
                  (unsigned long long)ended->number);
         (void)tdm_run_weights_await(&t->run->weights, &result->saved_step, NULL);
         find_first(t, ended->number, err);

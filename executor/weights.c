@@ -150,13 +150,20 @@ enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
     return fill(&source, arenas, program, watch, err);
 }
 
+/* What messages call the values that a target is written from. */
+static const char *shown(const struct tdm_weights_target *target)
+{
+    return target->gradients ? "gradients" : "weights";
+}
+
 /* A model, or gradients, that several processes write together. */
 static enum tdm_status save_together(const struct tdm_weights_target *target,
                                      const struct tdm_arenas *arenas,
                                      const struct tdm_program *program, enum tdm_content content,
                                      const struct tdm_weights_watch *watch, struct tdm_error *err)
 {
-    const struct tdm_shared_set set = {.content = content, .dtype = target->dtype, .rounded = true};
+    const struct tdm_shared_set set = {
+        .content = content, .dtype = target->dtype, .rounded = true, .checked = shown(target)};
     struct tdm_weights_target shared = *target;
     struct tdm_weights_writer *writer = NULL;
     shared.shared = true;
@@ -191,6 +198,9 @@ enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
         for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
             uint64_t count = tdm_state_block(tensor, at);
             status = tdm_state_get(arenas, program, content, tensor, at, count, values, err);
+            if (status == TDM_OK)
+                status = tdm_check_finite(model, tensor, shown(target), TDM_DTYPE_FP32, values,
+                                          count, err);
             if (status == TDM_OK)
                 status = tdm_weights_append(writer, values, count, err);
             if (status == TDM_OK)

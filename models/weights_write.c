@@ -10,6 +10,7 @@
 #include "models/tensor_set.h"
 #include "models/weights.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 /* The small files of a model. All but the first are not made by training: they are copied as they
- * are. */
+ * are. So are the chat templates, which have names of their own. */
 static const char *const small_files[] = {
     "config.json",        "generation_config.json",
     "tokenizer.json",     "tokenizer_config.json",
@@ -27,8 +28,12 @@ static const char *const small_files[] = {
     "added_tokens.json",  "vocab.json",
     "vocab.txt",          "merges.txt",
     "chat_template.json", "chat_template.jinja",
+    "tekken.json",        "spiece.model",
+    "tiktoken.model",
 };
 #define SMALL_FILES (sizeof(small_files) / sizeof(small_files[0]))
+#define TEMPLATES "chat_templates"
+#define TEMPLATE_END ".jinja"
 #define CONFIG 0u
 #define MOST_SMALL_BYTES (UINT64_C(1) << 30)
 
@@ -37,16 +42,32 @@ static const char *const part_names[] = TDM_WEIGHTS_PART_NAMES;
 #define PARTS (sizeof(part_names) / sizeof(part_names[0]))
 #define SETS (1 + PARTS)
 
+/* A small file that was written. */
+struct small_file {
+    char *name; /* in the directory */
+    uint64_t digest;
+};
+
 struct tdm_weights_writer {
     struct tdm_weights_target target;
     struct tdm_directory directory;
-    char *root, *folder;              /* of one that joined: the directory, and that of the parts */
+    char *root;                       /* of one that joined: the directory */
+    char *folder;                     /* of the parts of a checkpoint */
     struct tdm_tensor_set sets[SETS]; /* the model or the gradients, then parts */
     uint32_t set_count;
-    bool appending;                /* the only set is not finished */
-    json_t *note;                  /* contents of checkpoint.json; NULL: none */
-    uint64_t digests[SMALL_FILES]; /* of the small files; 0: not written */
+    bool appending; /* the only set is not finished */
+    json_t *note;   /* contents of checkpoint.json; NULL: none */
+    struct small_file *small;
+    size_t small_count;
 };
+
+/* Is this the name of a chat template, without its folder? */
+static bool is_template(const char *name)
+{
+    const size_t bytes = strlen(name), end = strlen(TEMPLATE_END);
+    return bytes > end && strchr(name, '/') == NULL &&
+           strcmp(name + bytes - end, TEMPLATE_END) == 0;
+}
 
 static bool owns_model(const char *name)
 {
@@ -59,7 +80,9 @@ static bool owns_model_and_companions(const char *name)
     for (size_t i = 0; i < SMALL_FILES; i++)
         if (strcmp(name, small_files[i]) == 0)
             return true;
-    return owns_model(name);
+    const size_t folder = strlen(TEMPLATES "/");
+    return owns_model(name) || (strncmp(name, TEMPLATES "/", folder) == 0 &&
+                                (name[folder] == '\0' || is_template(name + folder)));
 }
 
 bool tdm_weights_owns_checkpoint(const char *name)
@@ -136,15 +159,22 @@ static json_t *make_config(const struct tdm_weights_target *target)
     return NULL;
 }
 
-/* Writes small file `number`, and notes its digest. */
-static enum tdm_status write_small(struct tdm_weights_writer *writer, size_t number,
+/* Writes a small file, and notes its digest. */
+static enum tdm_status write_small(struct tdm_weights_writer *writer, const char *name,
                                    const char *data, uint64_t bytes, struct tdm_error *err)
 {
-    char *path = tdm_path_join(writer->directory.temporary, small_files[number]);
-    enum tdm_status status = path == NULL ? tdm_file_failed(writer->target.directory, ENOMEM, err)
-                                          : tdm_file_write(path, data, bytes, false, err);
+    struct small_file *more =
+        realloc(writer->small, (writer->small_count + 1) * sizeof(*writer->small));
+    writer->small = more == NULL ? writer->small : more;
+    char *path = tdm_path_join(writer->directory.temporary, name), *copy = strdup(name);
+    enum tdm_status status = more == NULL || path == NULL || copy == NULL
+                                 ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                 : tdm_file_write(path, data, bytes, false, err);
     if (status == TDM_OK)
-        writer->digests[number] = tdm_digest_bytes(data, bytes);
+        writer->small[writer->small_count++] =
+            (struct small_file){copy, tdm_digest_bytes(data, bytes)};
+    else
+        free(copy);
     free(path);
     return status;
 }
@@ -156,17 +186,19 @@ static enum tdm_status write_config(struct tdm_weights_writer *writer, struct td
     size_t length = text == NULL ? 0 : strlen(text);
     if (text != NULL)
         text[length] = '\n'; /* in place of the zero */
-    enum tdm_status status = text == NULL ? tdm_file_failed(writer->target.directory, ENOMEM, err)
-                                          : write_small(writer, CONFIG, text, length + 1, err);
+    enum tdm_status status = text == NULL
+                                 ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                 : write_small(writer, small_files[CONFIG], text, length + 1, err);
     free(text);
     json_decref(config);
     return status;
 }
 
-static enum tdm_status copy_companion(struct tdm_weights_writer *writer, size_t number,
+/* Copies a small file if it is there. */
+static enum tdm_status copy_companion(struct tdm_weights_writer *writer, const char *name,
                                       struct tdm_error *err)
 {
-    char *from = tdm_path_join(writer->target.companions, small_files[number]), *data = NULL;
+    char *from = tdm_path_join(writer->target.companions, name), *data = NULL;
     uint64_t bytes = 0;
     enum tdm_status status = TDM_OK;
     if (from == NULL)
@@ -174,8 +206,38 @@ static enum tdm_status copy_companion(struct tdm_weights_writer *writer, size_t 
     else if (access(from, F_OK) == 0)
         status = tdm_file_read(from, MOST_SMALL_BYTES, &data, &bytes, err);
     if (status == TDM_OK && data != NULL)
-        status = write_small(writer, number, data, bytes, err);
+        status = write_small(writer, name, data, bytes, err);
     free(data);
+    free(from);
+    return status;
+}
+
+static int accept_template(const struct dirent *entry)
+{
+    return is_template(entry->d_name);
+}
+
+static enum tdm_status copy_templates(struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    char *from = tdm_path_join(writer->target.companions, TEMPLATES);
+    struct dirent **entries = NULL;
+    enum tdm_status status = TDM_OK;
+    int count = from == NULL ? -1 : scandir(from, &entries, accept_template, alphasort);
+    if (from == NULL)
+        status = tdm_file_failed(writer->target.directory, ENOMEM, err);
+    else if (count < 0 && errno != ENOENT && errno != ENOTDIR)
+        status = tdm_fail(err, TDM_IO, "%s: cannot be read: %s", from, strerror(errno));
+    if (count > 0)
+        status = tdm_directory_folder(&writer->directory, TEMPLATES, err);
+    for (int i = 0; i < count; i++) {
+        char *name = tdm_path_join(TEMPLATES, entries[i]->d_name);
+        if (status == TDM_OK)
+            status = name == NULL ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                  : copy_companion(writer, name, err);
+        free(name);
+        free(entries[i]);
+    }
+    free(entries);
     free(from);
     return status;
 }
@@ -184,8 +246,8 @@ static enum tdm_status copy_companions(struct tdm_weights_writer *writer, struct
 {
     enum tdm_status status = TDM_OK;
     for (size_t i = CONFIG + 1; i < SMALL_FILES && status == TDM_OK; i++)
-        status = copy_companion(writer, i, err);
-    return status;
+        status = copy_companion(writer, small_files[i], err);
+    return status == TDM_OK ? copy_templates(writer, err) : status;
 }
 
 /* What the files of the first set are called. */
@@ -206,6 +268,23 @@ static enum tdm_status begin_set(struct tdm_weights_writer *writer, struct tdm_e
     return status;
 }
 
+/* Names the folder of the parts. */
+static enum tdm_status name_folder(struct tdm_weights_writer *writer, const char *root,
+                                   struct tdm_error *err)
+{
+    writer->folder = tdm_path_join(root, TDM_WEIGHTS_FOLDER);
+    return writer->folder != NULL ? TDM_OK
+                                  : tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it",
+                                             writer->target.directory);
+}
+
+static enum tdm_status make_folder(struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    enum tdm_status status = name_folder(writer, writer->directory.temporary, err);
+    return status == TDM_OK ? tdm_directory_folder(&writer->directory, TDM_WEIGHTS_FOLDER, err)
+                            : status;
+}
+
 enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
                                    struct tdm_weights_writer **out, struct tdm_error *err)
 {
@@ -223,7 +302,7 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
     if (status == TDM_OK && target->companions != NULL)
         status = copy_companions(writer, err);
     if (status == TDM_OK && target->checkpoint)
-        status = tdm_directory_folder(&writer->directory, TDM_WEIGHTS_FOLDER, err);
+        status = make_folder(writer, err);
     if (status == TDM_OK && !target->shared)
         status = begin_set(writer, err);
     if (status != TDM_OK) {
@@ -263,8 +342,7 @@ static uint32_t find_file(const struct tdm_weights_writer *writer, uint32_t *fil
 enum tdm_status tdm_weights_plan(struct tdm_weights_writer *writer, const char *part,
                                  enum tdm_dtype dtype, struct tdm_error *err)
 {
-    return tdm_tensor_set_plan(part == NULL ? writer->directory.temporary
-                                            : writer->directory.folder,
+    return tdm_tensor_set_plan(part == NULL ? writer->directory.temporary : writer->folder,
                                part == NULL ? "model" : part, writer->target.model, dtype,
                                writer->target.shard_bytes, &writer->sets[writer->set_count++], err);
 }
@@ -305,9 +383,8 @@ enum tdm_status tdm_weights_join(const struct tdm_weights_target *target, const 
     if (writer != NULL) {
         writer->target = *target;
         writer->root = strdup(temporary);
-        writer->folder = tdm_path_join(temporary, TDM_WEIGHTS_FOLDER);
     }
-    if (writer == NULL || writer->root == NULL || writer->folder == NULL) {
+    if (writer == NULL || writer->root == NULL || name_folder(writer, temporary, NULL) != TDM_OK) {
         tdm_weights_abandon(writer);
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", target->directory);
     }
@@ -320,8 +397,7 @@ enum tdm_status tdm_weights_share(struct tdm_weights_writer *writer, const char 
 {
     const bool makes = writer->root == NULL;
     const char *root = makes ? writer->directory.temporary : writer->root;
-    const char *folder = makes ? writer->directory.folder : writer->folder;
-    return tdm_tensor_set_share(part == NULL ? root : folder,
+    return tdm_tensor_set_share(part == NULL ? root : writer->folder,
                                 part == NULL ? stem_of(&writer->target) : part,
                                 writer->target.model, dtype, writer->target.shard_bytes, makes,
                                 &writer->sets[writer->set_count++], err);
@@ -389,10 +465,9 @@ enum tdm_status tdm_weights_describe(struct tdm_weights_writer *writer, json_t *
     for (uint32_t i = 0; i < writer->set_count; i++)
         tdm_json_set(sets, writer->sets[i].stem, tdm_tensor_set_describe(&writer->sets[i]));
     *files = json_object();
-    for (size_t i = 0; i < SMALL_FILES; i++)
-        if (writer->digests[i] != 0)
-            tdm_json_set(files, small_files[i],
-                         json_string(digest_text(writer->digests[i], digest)));
+    for (size_t i = 0; i < writer->small_count; i++)
+        tdm_json_set(files, writer->small[i].name,
+                     json_string(digest_text(writer->small[i].digest, digest)));
     return TDM_OK;
 }
 
@@ -451,14 +526,13 @@ static enum tdm_status verify(const struct tdm_weights_writer *writer, struct td
 {
     const char *directory = writer->directory.temporary;
     enum tdm_status status = tdm_json_verify(directory, TDM_WEIGHTS_NOTE, writer->note, err);
-    for (size_t i = 0; i < SMALL_FILES && status == TDM_OK; i++) {
+    for (size_t i = 0; i < writer->small_count && status == TDM_OK; i++) {
+        const struct small_file *file = &writer->small[i];
         char digest[TDM_DIGEST_SIZE], due[TDM_DIGEST_SIZE];
-        if (writer->digests[i] == 0)
-            continue;
-        status = read_small(directory, small_files[i], digest, err);
-        if (status == TDM_OK && strcmp(digest, digest_text(writer->digests[i], due)) != 0)
+        status = read_small(directory, file->name, digest, err);
+        if (status == TDM_OK && strcmp(digest, digest_text(file->digest, due)) != 0)
             status = tdm_fail(err, TDM_IO, "%s/%s: does not hold what was written", directory,
-                              small_files[i]);
+                              file->name);
     }
     for (uint32_t i = 0; i < writer->set_count && status == TDM_OK; i++)
         status = tdm_tensor_set_verify(&writer->sets[i], err);
@@ -491,6 +565,9 @@ void tdm_weights_abandon(struct tdm_weights_writer *writer)
         tdm_tensor_set_free(&writer->sets[i]);
     if (writer->root == NULL)
         tdm_directory_abandon(&writer->directory);
+    for (size_t i = 0; i < writer->small_count; i++)
+        free(writer->small[i].name);
+    free(writer->small);
     free(writer->root);
     free(writer->folder);
     json_decref(writer->note);

@@ -9,6 +9,8 @@
 #   title subtitle                      texts
 #   norms texts                         how many gradient norms, and texts to evaluate on, there are
 #   text_1 ...                          their titles
+#   first_step last_step                which both panels show
+#   failed_step failed                  a step that is not a number, which is marked (0: none), and its label
 #
 # Data: data has blocks of step and loss, step and gradient norm, and of each text step and validation loss.
 
@@ -30,8 +32,14 @@ set bmargin at screen bottom_edge
 set xtics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
 set ytics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
 set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
-set autoscale xfix
-set offsets graph 0.01, graph 0.01, 0, 0
+margin = last_step > first_step ? 0.01 * (last_step - first_step) : 0.5
+set xrange [first_step - margin:last_step + margin]
+if (failed_step > 0) {
+    set arrow from first failed_step, graph 0 to first failed_step, graph 1 nohead dashtype 2 \
+        linewidth scale linecolor rgb colour_text
+    set label failed at first failed_step, graph 0.06 right offset character -0.6, 0 front \
+        font tics_font textcolor rgb colour_text
+}
 set ylabel "loss (nats a token)" font font(13) textcolor rgb colour_text
 set key at graph 0.995, graph 0.99 right top font tics_font textcolor rgb colour_text samplen 2
 data = folder . "/data"

@@ -18,6 +18,9 @@ struct drawing {
     struct tdm_trace_evaluation_row *evaluations;
     size_t evaluation_count;
     size_t losses, norms, validations; /* that are drawn */
+    int64_t first_step, last_step;     /* of the program */
+    int64_t failed_step;               /* the last one, if it is not a number; 0: none */
+    const char *failed;                /* what of it; NULL: nothing */
     const char **texts;                /* [text_count] names of texts that were evaluated on */
     size_t text_count;
 };
@@ -64,12 +67,31 @@ static enum tdm_status write_data(struct drawing *d, const char *folder, struct 
     return tdm_picture_finish(folder, "data", file, err);
 }
 
+/* Finds which steps are drawn, and what of the last one is not a number. A program without losses
+ * or norms has them in no step. */
+static void find_steps(struct drawing *d)
+{
+    for (size_t i = 0; i < d->step_count; i++) {
+        const struct tdm_trace_step_row *row = &d->steps[i];
+        if (row->program != d->program)
+            continue;
+        if (d->first_step == 0)
+            d->first_step = row->step;
+        d->last_step = row->step;
+        d->failed = !isfinite(row->loss)                            ? "loss"
+                    : d->norms > 0 && !isfinite(row->gradient_norm) ? "gradient norm"
+                                                                    : NULL;
+    }
+    d->failed_step = d->failed == NULL ? 0 : d->last_step;
+}
+
 static enum tdm_status write_files(void *self, const char *folder, struct tdm_error *err)
 {
     struct drawing *d = self;
     enum tdm_status status = write_data(d, folder, err);
     if (status == TDM_OK && d->losses == 0)
         status = tdm_fail(err, TDM_INPUT, "%s: has no step with a loss", d->trace);
+    find_steps(d);
     FILE *file = status == TDM_OK ? tdm_picture_settings(folder, d->picture) : NULL;
     if (status != TDM_OK)
         return status;
@@ -79,6 +101,12 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
         tdm_picture_text(file, "subtitle", "%zu step%s, %zu evaluation%s", d->losses,
                          d->losses == 1 ? "" : "s", d->validations, d->validations == 1 ? "" : "s");
         fprintf(file, "norms = %zu\ntexts = %zu\n", d->norms, d->text_count);
+        fprintf(file,
+                "first_step = %" PRId64 "\nlast_step = %" PRId64 "\nfailed_step = %" PRId64 "\n",
+                d->first_step, d->last_step, d->failed_step);
+        if (d->failed != NULL)
+            tdm_picture_text(file, "failed", "step %" PRId64 ": its %s is not a number",
+                             d->failed_step, d->failed);
         for (size_t t = 0; t < d->text_count; t++) {
             const bool named = strcmp(d->texts[t], TDM_TEXT_UNNAMED) != 0;
             char name[32];

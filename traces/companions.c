@@ -2,6 +2,8 @@
 /* The files that SQLite keeps beside a database (traces/companions.h). */
 #include "traces/companions.h"
 
+#include "base/temporary.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -103,6 +105,27 @@ void tdm_companions_remove(const char *file)
             (void)unlink(name);
         free(name);
     }
+}
+
+/* `self`: the kind. Called for databases too, which are not removed here. */
+static void remove_orphan(void *self, const char *path)
+{
+    const unsigned *which = self;
+    const char *suffix = kinds[*which].suffix;
+    const size_t bytes = strlen(path), suffix_bytes = strlen(suffix);
+    if (bytes < suffix_bytes || strcmp(path + bytes - suffix_bytes, suffix) != 0)
+        return;
+    char *database = strndup(path, bytes - suffix_bytes);
+    if (database != NULL && access(database, F_OK) != 0 && errno == ENOENT &&
+        is_sqlites(path, *which))
+        (void)unlink(path);
+    free(database);
+}
+
+void tdm_companions_sweep(const char *file)
+{
+    for (unsigned which = 0; which < TDM_COMPANIONS; which++)
+        tdm_temporary_sweep(file, kinds[which].suffix, remove_orphan, &which);
 }
 
 int tdm_companions_move(const char *file, const char *other)

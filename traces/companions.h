@@ -22,6 +22,10 @@ enum tdm_status tdm_companions_check(const char *file, bool exists, bool force,
 /* Removes them. */
 void tdm_companions_remove(const char *file);
 
+/* Removes those of temporary databases of `file` (base/temporary.h) that are gone, as are the
+ * processes that wrote them. */
+void tdm_companions_sweep(const char *file);
+
 /* Gives them the names that they have beside `other`. Returns 0 or errno. */
 int tdm_companions_move(const char *file, const char *other);
 

@@ -35,11 +35,11 @@ static enum tdm_status create_failed(const char *path, int reason, struct tdm_er
     return TDM_IO;
 }
 
-/* Removes a trace that is not open, and SQLite's files beside it. */
+/* Removes a trace that is not open, after SQLite's files beside it: they are found by its name. */
 static void remove_trace(const char *file)
 {
-    (void)unlink(file);
     tdm_companions_remove(file);
+    (void)unlink(file);
 }
 
 static enum tdm_status execute(sqlite3 *db, const char *path, const char *sql,
@@ -220,6 +220,28 @@ static enum tdm_status create_file(struct tdm_trace_file *file, const char *path
     return status;
 }
 
+/* Refuses to replace a file that is neither a trace nor empty: it is the work of others. */
+static enum tdm_status check_replaced(const char *path, struct tdm_error *err)
+{
+    static const char magic[16] = "SQLite format 3"; /* sqlite.org/fileformat.html, 1.3 */
+    enum { HEADER = 100, APPLICATION_ID = 68 };      /* big-endian */
+    unsigned char header[HEADER], id[4];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    ssize_t got = fd < 0 ? -1 : pread(fd, header, sizeof(header), 0);
+    const int reason = errno;
+    if (fd >= 0)
+        close(fd);
+    if (got < 0)
+        return create_failed(path, reason, err);
+    for (int i = 0; i < 4; i++)
+        id[i] = (unsigned char)(TDM_TRACE_APPLICATION_ID >> (24 - 8 * i));
+    if (got == 0 || (got == HEADER && memcmp(header, magic, sizeof(magic)) == 0 &&
+                     memcmp(header + APPLICATION_ID, id, sizeof(id)) == 0))
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s: is no trace, so it is not overwritten", path);
+    return tdm_hint(err, "name another file, or remove that one");
+}
+
 /* Finds the file that `path` names, following symbolic links, and whether it exists. Refuses what
  * must not be replaced. */
 static enum tdm_status find_file(const char *path, bool force, char **file, bool *exists,
@@ -233,6 +255,9 @@ static enum tdm_status find_file(const char *path, bool force, char **file, bool
     if (!*exists && tdm_file_check_link(path, err) != TDM_OK)
         return TDM_USAGE;
     if (*exists) {
+        enum tdm_status status = S_ISREG(info.st_mode) ? check_replaced(path, err) : TDM_OK;
+        if (status != TDM_OK)
+            return status;
         if (!force)
             return exists_already(path, err);
         if (!S_ISREG(info.st_mode))
@@ -269,8 +294,10 @@ enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struc
         status = create_failed(path, reason, err);
     else
         status = lock_old(name, path, &lock, err);
-    if (status == TDM_OK && sweeps)
+    if (status == TDM_OK && sweeps) {
         tdm_temporary_sweep(name, NULL, remove_left, NULL);
+        tdm_companions_sweep(name);
+    }
     if (lock >= 0)
         close(lock);
     free(name);

@@ -30,7 +30,7 @@
 
 /* The properties of a run that are known when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
-    const char *command;                   /* as typed */
+    const char *command;                   /* quoted, for a shell */
     const char *backend;                   /* "cpu" */
     const char *where;                     /* host name, cores or GPU */
     const char *versions;                  /* tidemark and libraries */

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "base/units.h"
 
 #include <stdarg.h>
@@ -336,6 +337,41 @@ static void test_digest(void **state)
 static struct tdm_json_reader reader_of(json_t *object, struct tdm_error *err)
 {
     return (struct tdm_json_reader){.file = "x.json", .prefix = "", .object = object, .err = err};
+}
+
+/* A message with a long name has its reason, and whole characters. */
+static void test_long_messages(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    char path[3000], shown[16];
+    memset(path, 'a', sizeof(path));
+    path[sizeof(path) - 1] = '\0';
+    for (size_t length = sizeof(path) - 1; length > 600; length -= 7) {
+        path[length] = '\0';
+        memcpy(path, "begin", 5);
+        memcpy(path + length - 3, "end", 3);
+        assert_int_equal(tdm_fail(&err, TDM_IO, "%s: cannot be created: %s", path, "too long"),
+                         TDM_IO);
+        assert_memory_equal(err.message, "begina", 6);
+        assert_contains(err.message, "aend: cannot be created: too long");
+        tdm_hint(&err, "see %s, which is there", path);
+        assert_contains(err.hint, "aend, which is there");
+        tdm_about(&err, path);
+        assert_memory_equal(err.message, "begina", 6);
+        assert_contains(err.message, "aend: begina");
+        assert_contains(err.message, "cannot be created: too long");
+    }
+    tdm_text_shorten("0123456789", shown, 11);
+    assert_string_equal(shown, "0123456789");
+    tdm_text_shorten("0123456789", shown, 10);
+    assert_string_equal(shown, "012...789");
+    tdm_text_shorten("01\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4", shown, 10);
+    assert_string_equal(shown, "01...\xc3\xa4");
+    memset(path, 0x80, 100); /* no characters at all */
+    path[100] = '\0';
+    tdm_text_shorten(path, shown, 16);
+    assert_true(strlen(shown) <= 15);
 }
 
 static void test_json_getters(void **state)
@@ -740,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_long_messages),
         cmocka_unit_test(test_json_getters),
         cmocka_unit_test(test_json_messages),
         cmocka_unit_test(test_json_only),

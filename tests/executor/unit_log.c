@@ -267,6 +267,98 @@ static void a_log_goes_on(void **state)
     assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
 }
 
+/* Two runs do not write one log, whether the second replaces it or goes on in it. */
+static void a_log_is_locked(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    struct tdm_log *log, *other;
+    assert_int_equal(tdm_log_open("locked", 2, 0, &log, &err), TDM_OK);
+    add(log, 1);
+    for (uint64_t resumed_step = 0; resumed_step <= 1; resumed_step++) {
+        assert_int_equal(tdm_log_check("locked", resumed_step > 0, true, &err), TDM_USAGE);
+        assert_non_null(strstr(err.message, "locked: another run is writing there"));
+        err = (struct tdm_error){0};
+        assert_int_equal(tdm_log_open("locked", 2, resumed_step, &other, &err), TDM_USAGE);
+        assert_non_null(strstr(err.message, "locked: another run is writing there"));
+    }
+    add(log, 2);
+    assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
+    text_is("locked/" TDM_LOG_TRAIN,
+            HEAD "1,2.5,0.125,0.001,0.5,256,0.25,,1024\n2,2.5,,0.001,0.5,256,0.25,,1024\n");
+    assert_int_equal(tdm_log_check("locked", false, true, &err), TDM_OK);
+    assert_int_equal(tdm_log_open("locked", 2, 1, &log, &err), TDM_OK);
+    assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
+}
+
+static void write_file(const char *path, const char *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+#define ROWS "1,,,,,,,,\n2,,,,,,,,\n"
+#define NORMS "1,,,,\n2,,,,\n"
+#define TEXTS "step,loss,tokens,seconds,text\n"
+
+/* Files that no run has written are not gone on in, and stay as they are; what a power loss leaves
+ * is. */
+static void foreign_files_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *train, *norms, *validation, *due; /* due: NULL: accepted, with both rows */
+    } cases[] = {
+        {"garbage", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 1 is not the header"},
+        {"step,loss\n1,2\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 1 is not the header"},
+        {HEAD ROWS "total\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 4 does not begin"},
+        {HEAD ROWS "-3,,,,,,,,\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 4 does not begin"},
+        {HEAD ROWS "\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 4 does not begin"},
+        {HEAD ROWS "1,,,,,,,,\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 4 has a step"},
+        {HEAD ROWS "2,,,,,,,,\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 4 has a step"},
+        {HEAD "1,,,,,,,,\n2,1\n", NORMS_HEAD, TEXTS, TDM_LOG_TRAIN ": line 3 has fewer cells"},
+        {HEAD ROWS, "step,embedding,layer0,head\n", TEXTS, TDM_LOG_NORMS ": line 1 is not"},
+        {HEAD ROWS, NORMS_HEAD NORMS "1,,,,\n", TEXTS, TDM_LOG_NORMS ": line 4 has a step"},
+        {HEAD ROWS "3,,,,,,,,\n", NORMS_HEAD, TEXTS "mine\n",
+         TDM_LOG_VALIDATION ": line 2 does not begin"},
+        {HEAD ROWS, NORMS_HEAD NORMS, TEXTS "2,1,1,1,a\n2,1,1,1,b,c\n", NULL},
+        {HEAD ROWS "3,,,", NORMS_HEAD NORMS "3", TEXTS "1,1,1,1,a\n3,", NULL},
+        {HEAD ROWS "9,torn\nwhat\n", NORMS_HEAD, "step,lo", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tdm_error err = {0};
+        struct tdm_log *log;
+        const char *due = cases[i].due;
+        assert_int_equal(system("rm -rf foreign && mkdir foreign"), 0);
+        write_file("foreign/" TDM_LOG_TRAIN, cases[i].train, strlen(cases[i].train));
+        write_file("foreign/" TDM_LOG_NORMS, cases[i].norms, strlen(cases[i].norms));
+        write_file("foreign/" TDM_LOG_VALIDATION, cases[i].validation, strlen(cases[i].validation));
+        assert_int_equal(tdm_log_open("foreign", 2, 2, &log, &err), due ? TDM_INPUT : TDM_OK);
+        if (due != NULL) {
+            assert_non_null(strstr(err.message, due));
+            assert_non_null(strstr(err.hint, "a new one"));
+            text_is("foreign/" TDM_LOG_TRAIN, cases[i].train);
+            text_is("foreign/" TDM_LOG_NORMS, cases[i].norms);
+            text_is("foreign/" TDM_LOG_VALIDATION, cases[i].validation);
+            continue;
+        }
+        assert_int_equal(tdm_log_last_step(log), 2);
+        assert_int_equal(tdm_log_evaluated(log), i == 11 ? 2 : 0);
+        assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
+        text_is("foreign/" TDM_LOG_TRAIN, HEAD ROWS);
+    }
+    /* a block that did not reach the disk */
+    const char lost[] = HEAD ROWS "\0\0\0\0,,,,,,,,\n4,,,,,,,,\n";
+    struct tdm_error err = {0};
+    struct tdm_log *log;
+    write_file("foreign/" TDM_LOG_TRAIN, lost, sizeof(lost) - 1);
+    assert_int_equal(tdm_log_open("foreign", 2, 2, &log, &err), TDM_OK);
+    assert_int_equal(tdm_log_close(log, TDM_OK, &err), TDM_OK);
+    text_is("foreign/" TDM_LOG_TRAIN, HEAD ROWS);
+}
+
 /* Norms of more parts than one event holds are in several events of the step. */
 static void norms_become_events(void **state)
 {
@@ -339,6 +431,8 @@ int main(void)
         cmocka_unit_test(checksums_are_crc32c),
         cmocka_unit_test(events_can_be_read),
         cmocka_unit_test(a_log_goes_on),
+        cmocka_unit_test(a_log_is_locked),
+        cmocka_unit_test(foreign_files_are_refused),
         cmocka_unit_test(norms_become_events),
         cmocka_unit_test(a_lost_log_is_no_success),
     };

@@ -4,6 +4,7 @@
  * says if the disk is full. A killed writer leaves every finished step. What is no trace is named.
  */
 #include "ops/move.h"
+#include "traces/create.h"
 #include "traces/reader.h"
 #include "traces/sqlite.h"
 #include "traces/trace.h"
@@ -746,6 +747,39 @@ static void test_refuses_and_forces(void **state)
     assert_int_equal(tdm_trace_close(NULL, "finished", &err), TDM_OK);
 }
 
+/* What is not a trace is not replaced, with force or without. An empty file is. */
+static void test_only_traces_are_replaced(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"x", "SQLite format 3 begins this text of the user's\n"};
+    char path[640], data[200];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = NULL;
+    in_folder("notes", path);
+    for (int i = 0; i < 4; i++) {
+        if (i < 2) {
+            write_file(path, texts[i]);
+        } else { /* a database: of no program, and of another one */
+            assert_int_equal(unlink(path), 0);
+            snprintf(data, sizeof(data), "PRAGMA application_id = %d; CREATE TABLE t (a)",
+                     i == 2 ? 0 : TDM_TRACE_APPLICATION_ID + 1);
+            change(path, data);
+        }
+        for (int force = 0; force <= 1; force++) {
+            assert_int_equal(tdm_trace_check(path, force, true, &err), TDM_USAGE);
+            assert_int_equal(tdm_trace_open(path, force, &example_run, capacity, &trace, &err),
+                             TDM_USAGE);
+            assert_non_null(strstr(err.message, "notes: is no trace"));
+        }
+        assert_int_equal(count_files(folder), 1);
+    }
+    assert_int_equal(ask(path, "SELECT count(*) FROM t"), 0);
+    write_file(path, "");
+    assert_int_equal(tdm_trace_open(path, true, &example_run, capacity, &trace, &err), TDM_OK);
+    close_trace(trace);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 0);
+}
+
 /* SQLite would take these names for a URI and for a database in memory. */
 static void test_odd_names(void **state)
 {
@@ -1434,6 +1468,7 @@ int main(void)
         cmocka_unit_test_setup(test_evaluations, setup_case),
         cmocka_unit_test_setup(test_peaks_as_views, setup_case),
         cmocka_unit_test_setup(test_refuses_and_forces, setup_case),
+        cmocka_unit_test_setup(test_only_traces_are_replaced, setup_case),
         cmocka_unit_test_setup(test_odd_names, setup_case),
         cmocka_unit_test_setup(test_unwritable, setup_case),
         cmocka_unit_test_setup(test_no_space_to_open, setup_case),
