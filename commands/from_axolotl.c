@@ -262,7 +262,7 @@ static const struct tdm_from_rule rules[] = {
     {"chunked_cross_entropy_num_chunks", LACK "chunks of 256 tokens are predicted"},
     {"tiled_mlp*", LACK "the MLP is predicted whole"},
     {"plugins", READ(read_plugins)},
-    {"activation_offloading", LACK "activations are predicted on the GPU"},
+    {"activation_offloading", READ(tdm_from_read_offloading)},
     {"layer_offloading", REFUSE "offloaded layers are not known"},
     {"selective_checkpointing", LACK "checkpoints of whole layers are predicted"},
     {"torch_compile", READ(read_compile)},

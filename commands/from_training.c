@@ -264,7 +264,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"bnb_4bit_quant_storage", IGNORE NO_MEMORY},
     {"use_bnb_nested_quant", ON "double_quantization=yes"},
     /* what is not modelled */
-    {"activation_offloading", LACK "activations are predicted on the GPU"},
+    {"activation_offloading", READ(tdm_from_read_offloading)},
     {"label_smoothing_factor", REFUSE "the loss of smoothed labels is not known"},
     {"optim_target_modules", REFUSE "GaLore and its like are not known"},
     {"neftune_noise_alpha", LACK "noise of the embedding"},

@@ -182,6 +182,19 @@ enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, cons
     return read_switch(r, path, value, &r->from->checkpoints);
 }
 
+/* Axolotl's "legacy" is Unsloth's, of inputs of layers too; its "disk" takes no host memory. */
+enum tdm_status tdm_from_read_offloading(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    bool on = tdm_from_is(value, "legacy") || tdm_from_is(value, "disk");
+    enum tdm_status status = on ? TDM_OK : read_switch(r, path, value, &on);
+    if (status == TDM_OK && tdm_from_is(value, "disk"))
+        status = tdm_from_lack(r, path, "predicted in host memory");
+    if (status == TDM_OK && on)
+        r->from->offloads = r->file;
+    return status;
+}
+
 enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
@@ -594,6 +607,15 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         from->method = from->spread != NULL ? from->spread : "ddp";
     if (from->checkpoints)
         status = tdm_from_pair(r, "checkpointing", from->reentrant ? "on-reentrant" : "on");
+    if (status == TDM_OK && from->offloads != NULL) {
+        const struct tdm_from_reading naming = {
+            .from = from, .file = from->offloads, .err = r->err};
+        status = from->checkpoints
+                     ? tdm_from_pair(&naming, "checkpoint_offload", "yes")
+                     : tdm_from_lack(&naming, "activation offloading",
+                                     "without checkpoints of layers activations are predicted on "
+                                     "the GPU");
+    }
     if (status == TDM_OK && from->adapters) /* by peft, which makes them fp32 */
         status = tdm_from_quiet_pair(r, "lora", "peft");
     if (status == TDM_OK && from->adapters && from->bf16)

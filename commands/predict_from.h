@@ -35,6 +35,7 @@ struct tdm_from {
     const char *experts_named_by;   /* the file that has a mixture of experts; NULL: none */
     bool is_training; /* a file of a trainer was read, which wraps in DDP on several GPUs */
     bool is_trainer;  /* one of transformers, which drops its loss after the backward */
+    const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
 };
 

@@ -42,6 +42,10 @@ static const struct alias {
     {"use_liger_kernel", "false", "logits", "hf"},
     {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
     {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
+    {"activation_offloading", "true", "checkpoint_offload", "yes"}, /* TRL's, Axolotl's */
+    {"activation_offloading", "false", "checkpoint_offload", "no"},
+    {"enable_activation_offloading", "true", "checkpoint_offload", "yes"}, /* torchtune's */
+    {"enable_activation_offloading", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     /* vLLM */

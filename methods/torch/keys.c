@@ -398,8 +398,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
     {"checkpoint_offload", "no|alst|yes", "no",
-     "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs; "
-     "alst: activation_checkpoint_cpu_offload",
+     "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs, "
+     "activation_offloading; alst: activation_checkpoint_cpu_offload",
      tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_checkpoints}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
