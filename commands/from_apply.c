@@ -32,6 +32,7 @@ static const struct {
     {"image_tokens", MUCH},
     {"lora_dropout", LITTLE},
     {"max_grad_norm", LITTLE},
+    {"gradient_accumulation_steps", LITTLE},
     {"quantization", LESS},
     {"load_in_4bit", LESS},
     {"load_in_8bit", LESS},
@@ -79,8 +80,10 @@ static enum tdm_status refuse_pair(const struct tdm_from *from, const struct tdm
 /* Does a pair that the method lacks say what the method does anyway? */
 static bool says_no(const char *pair)
 {
-    static const char *const words[] = {"=false", "=no",         "=none",          "=off",
-                                        "=0",     "trainer=sft", "peft_type=LORA", NULL};
+    static const char *const words[] = {
+        "=false", "=no",         "=none",          "=off",
+        "=0",     "trainer=sft", "peft_type=LORA", "gradient_accumulation_steps=1",
+        NULL};
     const char *value = strchr(pair, '=');
     for (const char *const *word = words; *word != NULL && value != NULL; word++)
         if (strcmp(**word == '=' ? value : pair, *word) == 0)

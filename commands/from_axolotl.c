@@ -343,7 +343,7 @@ static const struct tdm_from_rule rules[] = {
     {"group_by_length", IGNORE FULL},
     {"excess_length_strategy", IGNORE FULL},
     {"min_sample_len", IGNORE FULL},
-    {"max_grad_norm", IGNORE "the norms of clipping are not counted"},
+    {"max_grad_norm", SET "max_grad_norm"},
     {"datasets", IGNORE NO_MEMORY},
     {"dataset_*", IGNORE NO_MEMORY},
     {"dataloader_*", IGNORE NO_MEMORY},

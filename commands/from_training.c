@@ -295,7 +295,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"mask_truncated_completions", IGNORE NO_MEMORY},
     /* the rest of transformers */
     {"optim_args", IGNORE NO_MEMORY},
-    {"max_grad_norm", IGNORE "the norms of clipping are not counted"},
+    {"max_grad_norm", SET "max_grad_norm"},
     {"per_device_eval_batch_size", IGNORE "evaluation is not predicted"},
     {"eval*", IGNORE "evaluation is not predicted"},
     {"batch_eval_metrics", IGNORE "evaluation is not predicted"},

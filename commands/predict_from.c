@@ -628,7 +628,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = settle_optimizer(r);
     snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
     if (status == TDM_OK && from->accumulation > 0)
-        status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);
+        status = tdm_from_pair(r, "gradient_accumulation_steps", steps);
     return status;
 }
 

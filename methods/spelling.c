@@ -37,6 +37,10 @@ static const struct alias {
     {"bf16", "false", "autocast", "weights"},
     {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
     {"clip_grad_norm", NULL, "max_grad_norm", NULL},
+    {"gradient_clipping", NULL, "max_grad_norm", NULL}, /* DeepSpeed's config */
+    {"clip_grad", NULL, "max_grad_norm", NULL},         /* Megatron-LM's, which has it itself */
+    {"max_grad_norm", NULL, "clip_grad", NULL},
+    {"gradient_accumulation_steps", NULL, "num_microbatches", NULL}, /* of Megatron-LM */
     {"optim", NULL, "optimizer", NULL},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},

@@ -308,6 +308,8 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_switch, FIELD(narrow_first)},
     {"exp_avg_sq_dtype", "fp32|bf16", "fp32", "of second moments", tdm_key_read_switch,
      FIELD(narrow_second)},
+    {"clip_grad", "0|1", "1", "any norm to which gradients are clipped; 0: none",
+     .read = tdm_key_read_clipping, .needs = {&tdm_need_own_clipping}},
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},
