@@ -8,6 +8,8 @@
 
 #define LONGEST 64u
 #define MOST_SUGGESTED 4u
+#define MOST_NEAREST 3u
+#define FEW_EDITS 2u
 
 /* Converts to lower case, without spaces, dashes and underscores, cut to what fits. */
 static void fold(const char *name, char out[LONGEST])
@@ -115,5 +117,36 @@ const char *tdm_name_suggest(const char *name, const char *const *names,
         used += (size_t)snprintf(out + used, TDM_SUGGESTION_BYTES - used, "%s%.30s%s", before,
                                  near[i], i + 1 == count ? "? " : "");
     }
+    return out;
+}
+
+/* How far a name is from another one: edits, if these are few, or letters that are left out. */
+static unsigned apart(const char *name, const char *other)
+{
+    char x[LONGEST], y[LONGEST];
+    fold(name, x);
+    fold(other, y);
+    const unsigned count = edits(x, y);
+    return count <= FEW_EDITS || (x[0] != '\0' && strstr(y, x) != NULL) ? count : LONGEST + count;
+}
+
+const char *tdm_names_nearest(const char *name, const char *const *names,
+                              char out[TDM_SUGGESTION_BYTES])
+{
+    const char *near[MOST_NEAREST] = {NULL};
+    size_t used = 0;
+    for (size_t i = 0; names[i] != NULL; i++) {
+        const char *next = names[i];
+        for (size_t n = 0; n < MOST_NEAREST && next != NULL; n++)
+            if (near[n] == NULL || apart(name, next) < apart(name, near[n])) {
+                const char *further = near[n];
+                near[n] = next;
+                next = further;
+            }
+    }
+    out[0] = '\0';
+    for (size_t n = 0; n < MOST_NEAREST && near[n] != NULL; n++)
+        used += (size_t)snprintf(out + used, TDM_SUGGESTION_BYTES - used, "%s%.48s",
+                                 n > 0 ? ", " : "", near[n]);
     return out;
 }

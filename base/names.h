@@ -15,4 +15,9 @@ const char *tdm_name_meant(const char *name, const char *const *names);
 const char *tdm_name_suggest(const char *name, const char *const *names,
                              char out[TDM_SUGGESTION_BYTES]);
 
+/* "a, b, c": the names that are nearest, the nearest first: those with at most two edits or with
+ * `name` inside, then others, each by the number of edits. Returns `out`; "" of an empty list. */
+const char *tdm_names_nearest(const char *name, const char *const *names,
+                              char out[TDM_SUGGESTION_BYTES]);
+
 #endif

@@ -449,13 +449,10 @@ static const struct tdm_predict_request defaults = {.mode = NULL,
                                                     .margin = TDM_MARGIN,
                                                     .timeline = {.width = 1600, .height = 900}};
 
-/* Says which keys of the files are not modelled, and which were ignored, to those who read. */
+/* Says which keys of the files were ignored, to those who read. */
 static void note_ignored(const struct tdm_predict_request *r)
 {
     size_t count = json_array_size(r->from.ignored);
-    for (size_t i = 0; i < json_array_size(r->from.lacking) && !r->as_json; i++)
-        fprintf(stderr, "tidemark: not modelled: %s\n",
-                json_string_value(json_array_get(r->from.lacking, i)));
     if (count == 0 || r->as_json)
         return;
     if (!r->verbose) {

@@ -122,6 +122,14 @@ static void print_notes(const struct tdm_predict_answer *a)
         }
 }
 
+/* Prints what the files of --from say and the answer does not count, one per line. */
+static void print_lacking(const struct tdm_predict_request *r)
+{
+    for (size_t i = 0; i < json_array_size(r->from.lacking); i++)
+        printf("%-10s not modelled: %s\n", i == 0 ? "files" : "",
+               json_string_value(json_array_get(r->from.lacking, i)));
+}
+
 /* Prints how much of a sequence one GPU has. */
 static void print_division(const struct tdm_predict_request *r, const struct tdm_predict_answer *a)
 {
@@ -143,7 +151,8 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
                             const char *answer)
 {
     char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], source[TDM_HOST_SOURCE_BYTES];
-    printf("%s\n\n", answer);
+    printf("%s%s\n\n", answer,
+           json_array_size(r->from.lacking) > 0 ? "; not all settings are modelled" : "");
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", a->model->name,
            tdm_format_digits(a->model->parameters, digits), a->model->layers);
     printf("%-10s %s: %s\n", "method", a->method->name, tdm_method_summary(&a->settings));
@@ -168,6 +177,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
                tdm_host_source(a->machine, &r->memory, source));
     print_settings(a);
     print_notes(a);
+    print_lacking(r);
     putchar('\n');
 }
 

@@ -99,6 +99,25 @@ static enum tdm_status read_float8(const struct tdm_from_reading *r, const char 
                         "delayed, tensorwise, blockwise and mxfp8 are known");
 }
 
+/* Gradients and moments of the precision-aware optimizer; fp16 takes as much as bf16. */
+static enum tdm_status read_state_dtype(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    if (tdm_from_is(value, "fp32"))
+        return tdm_from_pair(r, path, "fp32");
+    if (tdm_from_is(value, "bf16") || tdm_from_is(value, "fp16"))
+        return tdm_from_pair(r, path, "bf16");
+    return tdm_from_bad(r, path, value, "fp32, bf16 and fp16 are known");
+}
+
+static enum tdm_status read_main_dtype(const struct tdm_from_reading *r, const char *path,
+                                       const json_t *value)
+{
+    return tdm_from_is(value, "fp32")
+               ? tdm_from_note(r, path, "as it is")
+               : tdm_from_bad(r, path, value, "main parameters in fp32 are known");
+}
+
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
@@ -194,13 +213,15 @@ static const struct tdm_from_rule argument_rules[] = {
     {"no_gradient_accumulation_fusion", ON "gradient_accumulation_fusion=no"},
     {"gradient_accumulation_fusion", SET "gradient_accumulation_fusion"},
     {"accumulate_allreduce_grads_in_fp32", IGNORE "as it is with bf16"},
-    {"grad_reduce_in_bf16", REFUSE "gradients in fp32 are known"},
+    {"grad_reduce_in_bf16", SET "grad_reduce_in_bf16"},
     {"optimizer_cpu_offload", REFUSE "an offloaded optimizer is not known"},
     {"optimizer_offload_fraction", IGNORE "nothing is offloaded"},
-    {"use_precision_aware_optimizer", REFUSE "states in fp32 are known"},
-    {"main_grads_dtype", REFUSE "gradients in fp32 are known"},
-    {"main_params_dtype", REFUSE "main parameters in fp32 are known"},
-    {"exp_avg_*", REFUSE "states in fp32 are known"},
+    {"use_precision_aware_optimizer",
+     LACK "main parameters are predicted in fp32; Transformer Engine from 2.1 on keeps half of it"},
+    {"main_grads_dtype", READ(read_state_dtype)},
+    {"main_params_dtype", READ(read_main_dtype)},
+    {"exp_avg_dtype", READ(read_state_dtype)},
+    {"exp_avg_sq_dtype", READ(read_state_dtype)},
     {"use_megatron_fsdp", REFUSE "Megatron-FSDP is not known"},
     {"use_torch_fsdp2", REFUSE "name the method, --method fsdp"},
     {"data_parallel_sharding_strategy", REFUSE "Megatron-FSDP is not known"},

@@ -117,6 +117,9 @@ enum tdm_status tdm_from_read_dtype(const struct tdm_from_reading *r, const char
                                     const json_t *value);
 enum tdm_status tdm_from_read_attention(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value);
+/* OffloadActivations of torchtune, which TRL and Axolotl have too. */
+enum tdm_status tdm_from_read_offloading(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value);
 enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, const char *path,
                                           const json_t *value);
 enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,

@@ -177,7 +177,7 @@ static const struct tdm_from_rule rules[] = {
     {"training.enable_fp8_linear", REFUSE "only bf16 is known"},
     {"training.data_parallel_*", IGNORE "all GPUs share the shards"},
     {"training.tensor_parallel_degree", SET "tensor_parallel_degree"},
-    {"training.max_norm", IGNORE "the norms of clipping are not counted"},
+    {"training.max_norm", SET "max_grad_norm"},
     {"training.*", IGNORE NO_MEMORY},
     {"parallelism.data_parallel_shard_degree", IGNORE "all GPUs share the shards"},
     {"parallelism.data_parallel_replicate_degree", SET "dp_replicate_size"},

@@ -236,7 +236,7 @@ static const struct tdm_from_rule rules[] = {
     {"dtype", READ(read_dtype)},
     {"compile", ON "compile=all"},
     {"enable_activation_checkpointing", READ(tdm_from_read_checkpoints)},
-    {"enable_activation_offloading", ON "checkpoint_offload=yes"},
+    {"enable_activation_offloading", READ(tdm_from_read_offloading)},
     {"ac_mode", REFUSE "checkpoints of every layer are known, enable_activation_checkpointing"},
     {"ac_option", IGNORE "read with ac_mode"},
     {"fsdp_cpu_offload", ON "offload_policy=cpu"},

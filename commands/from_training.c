@@ -93,24 +93,29 @@ static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char
 
 /* ---- trainers ---- */
 
-static bool has(const struct tdm_from_reading *r, const char *key)
-{
-    return json_object_get(r->root, key) != NULL;
-}
+/* Keys that only configs of a trainer have: GRPOConfig and DPOConfig. */
+static const struct sign {
+    const char *key, *trainer;
+} signs[] = {{"num_generations", "grpo"},
+             {"max_completion_length", "grpo"},
+             {"reward_funcs", "grpo"},
+             {"reward_weights", "grpo"},
+             {"beta", "dpo"},
+             {"precompute_ref_log_probs", "dpo"},
+             {"max_prompt_length", "dpo"}};
 
-/* By the keys that only their configs have: GRPOConfig, DPOConfig; NULL: neither. */
-static const char *trainer_of(const struct tdm_from_reading *r)
+/* NULL: supervised training. */
+static const struct sign *sign_of(const struct tdm_from_reading *r)
 {
-    if (has(r, "num_generations") || has(r, "max_completion_length") || has(r, "reward_funcs") ||
-        has(r, "reward_weights"))
-        return "grpo";
-    bool dpo = has(r, "beta") || has(r, "precompute_ref_log_probs") || has(r, "max_prompt_length");
-    return dpo ? "dpo" : NULL;
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+        if (json_object_get(r->root, signs[i].key) != NULL)
+            return &signs[i];
+    return NULL;
 }
 
 static bool trains(const struct tdm_from_reading *r, const char *trainer)
 {
-    return trainer_of(r) != NULL && strcmp(trainer_of(r), trainer) == 0;
+    return sign_of(r) != NULL && strcmp(sign_of(r)->trainer, trainer) == 0;
 }
 
 static enum tdm_status read_beta(const struct tdm_from_reading *r, const char *path,
@@ -171,7 +176,7 @@ static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
     /* The trainers of two models have losses of their own. */
-    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) && trainer_of(r) == NULL;
+    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) && sign_of(r) == NULL;
     enum tdm_status status = fuses ? tdm_from_pair(r, "logits", "fused") : TDM_OK;
     return status == TDM_OK ? tdm_from_liger_parts(r, config, "", "swiglu", true) : status;
 }
@@ -179,7 +184,7 @@ static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *
 static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *path,
                                  const json_t *value)
 {
-    if (trainer_of(r) != NULL)
+    if (sign_of(r) != NULL)
         return tdm_from_note(r, path, NO_MEMORY);
     if (tdm_from_is(value, "nll"))
         return tdm_from_note(r, path, "the model's own loss");
@@ -190,10 +195,15 @@ static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *p
 
 static enum tdm_status settle_training(const struct tdm_from_reading *r)
 {
-    const char *trainer = trainer_of(r);
+    const struct sign *sign = sign_of(r);
+    enum tdm_status status = TDM_OK;
     r->from->is_training = r->from->is_trainer = true;
-    enum tdm_status status = trainer != NULL ? tdm_from_pair(r, "trainer", trainer) : TDM_OK;
-    if (status == TDM_OK && trainer != NULL && strcmp(trainer, "dpo") == 0)
+    if (sign != NULL) {
+        r->from->key = sign->key;
+        status = tdm_from_pair(r, "trainer", sign->trainer);
+        r->from->key = NULL;
+    }
+    if (status == TDM_OK && trains(r, "dpo"))
         status = tdm_from_lack(r, "beta", "predicted as DPO, whose keys ORPO, KTO and CPO share");
     if (!uses_adapters(r) || status != TDM_OK)
         return status;
@@ -254,7 +264,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"bnb_4bit_quant_storage", IGNORE NO_MEMORY},
     {"use_bnb_nested_quant", ON "double_quantization=yes"},
     /* what is not modelled */
-    {"activation_offloading", LACK "activations are predicted on the GPU"},
+    {"activation_offloading", READ(tdm_from_read_offloading)},
     {"label_smoothing_factor", REFUSE "the loss of smoothed labels is not known"},
     {"optim_target_modules", REFUSE "GaLore and its like are not known"},
     {"neftune_noise_alpha", LACK "noise of the embedding"},
@@ -275,7 +285,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"vllm_gpu_memory_utilization", READ(read_vllm)},
     {"vllm_enable_sleep_mode", READ(read_vllm)},
     {"vllm_*", IGNORE NO_MEMORY},
-    {"reward_model*", LACK "reward models take memory of their own"},
+    {"reward_model*", REFUSE "reward models take memory of their own, which is not modelled"},
     {"reward_*", IGNORE NO_MEMORY},
     {"temperature", IGNORE NO_MEMORY},
     {"top_p", IGNORE NO_MEMORY},
@@ -285,7 +295,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"mask_truncated_completions", IGNORE NO_MEMORY},
     /* the rest of transformers */
     {"optim_args", IGNORE NO_MEMORY},
-    {"max_grad_norm", IGNORE "the norms of clipping are not counted"},
+    {"max_grad_norm", SET "max_grad_norm"},
     {"per_device_eval_batch_size", IGNORE "evaluation is not predicted"},
     {"eval*", IGNORE "evaluation is not predicted"},
     {"batch_eval_metrics", IGNORE "evaluation is not predicted"},

@@ -78,11 +78,22 @@ enum tdm_status tdm_from_bad(const struct tdm_from_reading *r, const char *path,
                     tdm_json_show(value, shown), expected);
 }
 
+/* Takes over the reference to `pair`, and notes where it is said. */
+static enum tdm_status append_pair(const struct tdm_from_reading *r, json_t *list, json_t *pair)
+{
+    json_t *source = r->from->key == NULL ? json_string(r->file)
+                                          : json_sprintf("%s: \"%s\"", r->file, r->from->key);
+    if (pair == NULL || json_object_set_new(r->from->sources, json_string_value(pair), source) != 0)
+        json_decref(pair);
+    else if (json_array_append_new(list, pair) == 0)
+        return TDM_OK;
+    return no_memory(r);
+}
+
 static enum tdm_status add_pair(const struct tdm_from_reading *r, json_t *list, const char *key,
                                 const char *value)
 {
-    json_t *text = json_sprintf("%s=%s", key, value);
-    return json_array_append_new(list, text) == 0 ? TDM_OK : no_memory(r);
+    return append_pair(r, list, json_sprintf("%s=%s", key, value));
 }
 
 enum tdm_status tdm_from_pair(const struct tdm_from_reading *r, const char *key, const char *value)
@@ -169,6 +180,19 @@ enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, cons
                                           const json_t *value)
 {
     return read_switch(r, path, value, &r->from->checkpoints);
+}
+
+/* Axolotl's "legacy" is Unsloth's, of inputs of layers too; its "disk" takes no host memory. */
+enum tdm_status tdm_from_read_offloading(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    bool on = tdm_from_is(value, "legacy") || tdm_from_is(value, "disk");
+    enum tdm_status status = on ? TDM_OK : read_switch(r, path, value, &on);
+    if (status == TDM_OK && tdm_from_is(value, "disk"))
+        status = tdm_from_lack(r, path, "predicted in host memory");
+    if (status == TDM_OK && on)
+        r->from->offloads = r->file;
+    return status;
 }
 
 enum tdm_status tdm_from_read_reentrant(const struct tdm_from_reading *r, const char *path,
@@ -299,12 +323,8 @@ static enum tdm_status set(const struct tdm_from_reading *r, const struct tdm_fr
 static enum tdm_status set_if_on(const struct tdm_from_reading *r, const struct tdm_from_rule *rule,
                                  const char *path, const json_t *value)
 {
-    json_t *text = json_string(rule->to);
-    if (tdm_from_is_off(value)) {
-        json_decref(text);
-        return tdm_from_note(r, path, "off");
-    }
-    return json_array_append_new(r->from->pairs, text) == 0 ? TDM_OK : no_memory(r);
+    return tdm_from_is_off(value) ? tdm_from_note(r, path, "off")
+                                  : append_pair(r, r->from->pairs, json_string(rule->to));
 }
 
 static enum tdm_status read_model(const struct tdm_from_reading *r, const char *path,
@@ -394,6 +414,7 @@ static enum tdm_status read_leaf(const struct tdm_from_reading *r, const char *p
                                  const json_t *value)
 {
     const struct tdm_from_rule *rule = find_rule(r->kind->rules, path);
+    r->from->key = path;
     if (rule == NULL)
         return tdm_from_is_off(value) && is_object_path(r->kind->rules, path)
                    ? tdm_from_note(r, path, "empty")
@@ -476,6 +497,7 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
     } else {
         status = read_object(&r, "", root);
     }
+    from->key = NULL;
     if (status == TDM_OK && r.kind->settle != NULL)
         status = r.kind->settle(&r);
     json_decref(root);
@@ -585,6 +607,15 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         from->method = from->spread != NULL ? from->spread : "ddp";
     if (from->checkpoints)
         status = tdm_from_pair(r, "checkpointing", from->reentrant ? "on-reentrant" : "on");
+    if (status == TDM_OK && from->offloads != NULL) {
+        const struct tdm_from_reading naming = {
+            .from = from, .file = from->offloads, .err = r->err};
+        status = from->checkpoints
+                     ? tdm_from_pair(&naming, "checkpoint_offload", "yes")
+                     : tdm_from_lack(&naming, "activation offloading",
+                                     "without checkpoints of layers activations are predicted on "
+                                     "the GPU");
+    }
     if (status == TDM_OK && from->adapters) /* by peft, which makes them fp32 */
         status = tdm_from_quiet_pair(r, "lora", "peft");
     if (status == TDM_OK && from->adapters && from->bf16)
@@ -597,7 +628,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = settle_optimizer(r);
     snprintf(steps, sizeof(steps), "%" PRIu64, from->accumulation);
     if (status == TDM_OK && from->accumulation > 0)
-        status = tdm_from_quiet_pair(r, "gradient_accumulation_steps", steps);
+        status = tdm_from_pair(r, "gradient_accumulation_steps", steps);
     return status;
 }
 
@@ -611,6 +642,9 @@ enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_e
         if (*lists[i] == NULL)
             status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     }
+    from->sources = json_object();
+    if (from->sources == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     for (size_t i = 0; i < from->count && status == TDM_OK; i++)
         status = read_file(from, from->paths[i], err);
     const struct tdm_from_reading r = {.from = from, .file = from->paths[0], .err = err};
@@ -626,74 +660,5 @@ void tdm_from_free(struct tdm_from *from)
     json_decref(from->ignored);
     json_decref(from->lacking);
     json_decref(from->words);
-}
-
-/* ---- for a method ---- */
-
-/* Does the list have a pair of this key? */
-static bool has_key(const struct tdm_method *method, const struct tdm_setting_list *list, size_t k)
-{
-    for (size_t i = 0; i < list->count; i++) {
-        size_t other;
-        const char *value;
-        if (tdm_method_read_pair(method, list->pairs[i], &other, &value) && other == k)
-            return true;
-    }
-    return false;
-}
-
-/* Does a pair that the method lacks say what the method does anyway? */
-static bool says_no(const char *pair)
-{
-    static const char *const words[] = {"=false", "=no", "=none", "=off", "=0", NULL};
-    const char *value = strchr(pair, '=');
-    for (const char *const *word = words; *word != NULL && value != NULL; word++)
-        if (strcmp(value, *word) == 0)
-            return true;
-    return false;
-}
-
-/* Does the wrapper cast adapters as all else, so that the key "lora" has no effect? */
-static bool is_vain(const struct tdm_method *method, const struct tdm_method_key *key)
-{
-    return method->wrapper != NULL && method->wrapper->mixes_precision &&
-           strcmp(key->name, "lora") == 0;
-}
-
-static enum tdm_status apply_quiet(const struct tdm_from_reading *r,
-                                   const struct tdm_method *method)
-{
-    for (size_t i = 0; i < json_array_size(r->from->quiet); i++) {
-        json_t *pair = json_array_get(r->from->quiet, i);
-        const char *value;
-        size_t k;
-        if (tdm_method_read_pair(method, json_string_value(pair), &k, &value) &&
-            !is_vain(method, tdm_method_key(method, k)) &&
-            json_array_append(r->from->pairs, pair) != 0)
-            return no_memory(r);
-    }
-    return TDM_OK;
-}
-
-enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *method,
-                               struct tdm_setting_list *list, struct tdm_error *err)
-{
-    const struct tdm_from_reading r = {.from = from, .file = method->name, .err = err};
-    enum tdm_status status = apply_quiet(&r, method);
-    for (size_t i = 0; i < json_array_size(from->pairs) && status == TDM_OK; i++) {
-        const char *pair = json_string_value(json_array_get(from->pairs, i)), *value;
-        size_t k;
-        if (!tdm_method_read_pair(method, pair, &k, &value) &&
-            strncmp(pair, "peft_type=", strlen("peft_type=")) == 0) /* other weights are trained */
-            return tdm_fail(err, TDM_USAGE, "method %s: %s of --from is not modelled", method->name,
-                            pair);
-        if (!tdm_method_read_pair(method, pair, &k, &value))
-            status = says_no(pair) ? tdm_from_note(&r, pair, "the method has no such key")
-                                   : tdm_from_lack(&r, pair, "the method has no such key");
-        else if (has_key(method, list, k))
-            status = tdm_from_note(&r, pair, "said before");
-        else
-            status = tdm_settings_add(list, pair, err);
-    }
-    return status;
+    json_decref(from->sources);
 }

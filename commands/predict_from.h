@@ -26,6 +26,8 @@ struct tdm_from {
     json_t *pairs, *quiet;                /* arrays of "KEY=VALUE"; owned */
     json_t *ignored;                      /* array of "FILE: KEY (why)"; owned */
     json_t *lacking;                      /* the same, of what is not modelled; owned */
+    json_t *sources; /* object: where a pair is said, as FILE: "KEY"; owned */
+    const char *key; /* which is being read; NULL: none */
     json_t *words;                        /* array of strings that others borrow; owned */
     const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
     const char *deepspeed_name;     /* read where it is found, from here or beside the file */
@@ -33,6 +35,7 @@ struct tdm_from {
     const char *experts_named_by;   /* the file that has a mixture of experts; NULL: none */
     bool is_training; /* a file of a trainer was read, which wraps in DDP on several GPUs */
     bool is_trainer;  /* one of transformers, which drops its loss after the backward */
+    const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
 };
 
@@ -45,8 +48,8 @@ enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_e
 void tdm_from_free(struct tdm_from *from);
 
 /* Adds the pairs to a list, without those whose key the list has already. Pairs of keys that the
- * method lacks become ignored ones if they say no, else lacking ones. The list borrows from *from.
- */
+ * method lacks become ignored ones if they say no, else lacking ones, unless the answer would be
+ * much too low without them: then TDM_USAGE names file and key. The list borrows from *from. */
 enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *method,
                                struct tdm_setting_list *list, struct tdm_error *err);
 

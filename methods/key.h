@@ -97,6 +97,11 @@ enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const cha
 #define TDM_NOT_COUNTED "not counted: "
 
 /* Projections that get adapters. */
+/* A norm to which gradients are clipped; 0: none. */
+enum tdm_status tdm_key_read_clipping(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* Never met: of a system whose step has the same memory without clipping. */
+extern const struct tdm_key_need tdm_need_own_clipping;
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
 /* Liger's kernels in layers. */

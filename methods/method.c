@@ -180,7 +180,7 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
 {
     const struct tdm_method_key *key;
     const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL}, *meant = tdm_method_option_meant(pair);
-    char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64], expected[TDM_OTHER_VALUES];
+    char suggestion[TDM_SUGGESTION_BYTES], name[64], expected[TDM_OTHER_VALUES];
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL && k < TDM_METHOD_MOST_KEYS; k++)
         names[k] = key->name;
     bool option = strncmp(pair, "--", 2) == 0;
@@ -199,9 +199,9 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
         tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%s\"", method->name, name);
     if (meant != NULL)
         return tdm_hint(err, "that is %s", meant);
-    return tdm_hint(err, "%s%skeys: %s", option ? "leave it out if it changes no memory; " : "",
-                    tdm_name_suggest(name, names, suggestion),
-                    tdm_names_join((char *const *)names, list, sizeof(list)));
+    return tdm_hint(err, "%sthe nearest keys are %s; tidemark methods %s lists all",
+                    option ? "leave it out if it changes no memory; " : "",
+                    tdm_names_nearest(name, names, suggestion), method->name);
 }
 
 static enum tdm_status note_said(const struct tdm_method *method, const char *pair,

@@ -31,7 +31,8 @@ static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
 static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
-static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
+static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, tdm_keys_loop,
+                                                             NULL};
 static const struct tdm_method_key *const tensor_keys[] = {tdm_keys_tensor_parallel,
                                                            tdm_keys_megatron, NULL};
 static const struct tdm_method_key *const megatron_cp_keys[] = {tdm_keys_megatron_cp,

@@ -37,11 +37,21 @@ static const struct alias {
     {"bf16", "false", "autocast", "weights"},
     {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
     {"clip_grad_norm", NULL, "max_grad_norm", NULL},
+    {"gradient_clipping", NULL, "max_grad_norm", NULL}, /* DeepSpeed's config */
+    {"clip_grad", NULL, "max_grad_norm", NULL},         /* Megatron-LM's, which has it itself */
+    {"max_grad_norm", NULL, "clip_grad", NULL},
+    {"gradient_accumulation_steps", NULL, "num_microbatches", NULL}, /* of Megatron-LM */
     {"optim", NULL, "optimizer", NULL},
+    {"torch_compile", "true", "compile", "all"},
+    {"torch_compile", "false", "compile", "no"},
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
     {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
     {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
+    {"activation_offloading", "true", "checkpoint_offload", "yes"}, /* TRL's, Axolotl's */
+    {"activation_offloading", "false", "checkpoint_offload", "no"},
+    {"enable_activation_offloading", "true", "checkpoint_offload", "yes"}, /* torchtune's */
+    {"enable_activation_offloading", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     /* vLLM */
@@ -66,6 +76,7 @@ static const struct alias {
     {"chunked_cross_entropy", "true", "logits", "chunked"},
     {"liger_fused_linear_cross_entropy", "true", "logits", "fused"},
     {"cut_cross_entropy", "true", "logits", "cut"},
+    {"lora_targets", "all-linear", "lora_targets", "all"},
     {"lora_target_modules", "all-linear", "lora_targets", "all"},
     {"lora_target_modules", NULL, "lora_targets", NULL},
     {"lora_target_linear", "true", "lora_targets", "all"},
@@ -86,6 +97,7 @@ static const struct alias {
     /* PEFT's LoraConfig */
     {"lora_r", NULL, "lora_rank", NULL},
     {"r", NULL, "lora_rank", NULL},
+    {"target_modules", "all-linear", "lora_targets", "all"},
     {"target_modules", NULL, "lora_targets", NULL},
     /* BitsAndBytesConfig */
     {"load_in_4bit", "true", "quantization", "nf4"},

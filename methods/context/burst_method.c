@@ -37,6 +37,14 @@ static const struct tdm_key_need needs_sliding = {"without attention_mask=slidin
 static const struct tdm_key_need needs_blocks = {"without attention_mask=block", is_blocks};
 static const struct tdm_key_need needs_no_blocks = {"with attention_mask=block", is_no_blocks};
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
+static bool never(const struct tdm_key_case *c)
+{
+    (void)c;
+    return false;
+}
+
+static const struct tdm_key_need needs_other_loop = {
+    "on memory: BurstEngine's loop never drops gradients, so every backward adds to them", never};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 
 /* The second value of a switch sets its field. So a field may be the opposite of its key. */
@@ -67,6 +75,8 @@ const struct tdm_method_key tdm_keys_burst[] = {
      FIELD(burst.offload), .needs = {&needs_optimizer}},
     {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
      tdm_key_read_choice, FIELD(torch.optimizer)},
+    {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
+     FIELD(torch.accumulation), .least = 1, .most = MOST_RANKS, .needs = {&needs_other_loop}},
     {"lora_rank", "N", "0",
      "adapters of that rank, all else is frozen; BurstEngine has none: as peft's",
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},

@@ -137,6 +137,8 @@ static const struct tdm_method_key common_keys[] = {
      tdm_key_read_switch, FIELD(pin_memory), .needs = {&needs_offload}},
     {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
      FIELD(gradient_accumulation_steps), .least = 1, .most = MOST_ACCUMULATION},
+    {"max_grad_norm", "0|1", "0", "gradient_clipping: any norm; 0: none",
+     .read = tdm_key_read_clipping, .needs = {&tdm_need_own_clipping}},
     {"optimizer", "AdamW|torch_adam|torch_adam_fused", "AdamW",
      "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused",
      tdm_key_read_choice, FIELD(optimizer)},
@@ -322,9 +324,15 @@ static const struct tdm_method_key *const fpdt_tables[] = {
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
                                        "modules_to_save", "autocast", NULL};
-static const char *const without3[] = {
-    "weights_dtype",    "grads",           "lora",         "quantization", "double_quantization",
-    "bnb_keeps_inputs", "modules_to_save", "lora_dropout", "autocast",     NULL};
+static const char *const without3[] = {"weights_dtype",
+                                       "grads",
+                                       "lora",
+                                       "quantization",
+                                       "double_quantization",
+                                       "bnb_keeps_inputs",
+                                       "modules_to_save",
+                                       "autocast",
+                                       NULL};
 
 /* The model is Megatron-DeepSpeed's: what is transformers' or peft's has no effect. */
 static const char *const without_fpdt[] = {"weights_dtype",

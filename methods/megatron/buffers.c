@@ -330,9 +330,10 @@ static void make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk,
         chunk->weights[buffer] =
             tdm_value_new(m, elements, 1, buffer == BUFFER_FLOAT8 ? FLOAT8 : BF16);
     }
+    const bool narrow = t->set.narrow_gradients || t->set.reduces_narrow;
     tdm_label(m, "grad_buffer");
     m->category = TDM_METHOD_GRADIENTS;
-    chunk->gradients[buffer] = tdm_value_new(m, elements, 1, t->set.narrow_gradients ? BF16 : FP32);
+    chunk->gradients[buffer] = tdm_value_new(m, elements, 1, narrow ? BF16 : FP32);
     m->category = TDM_METHOD_WORKSPACE;
     for (uint32_t i = chunk->parameter_count;
          i-- > chunk->first_trained && chunk->weights[buffer] != NULL;) {
@@ -381,10 +382,23 @@ void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk
     m->category = TDM_METHOD_WORKSPACE;
 }
 
-void megatron_optimizer_step(struct tdm_megatron *t)
+/* Float16OptimizerWithFloat16Params and the distributed optimizer, _copy_model_grads_to_main_grads:
+ * model_grad.float(), which copies a gradient in bf16. */
+static void copy_gradients(struct tdm_megatron *t)
 {
-    if (t->states_made)
-        return;
+    t->m->category = TDM_METHOD_GRADIENTS;
+    t->m->label = (struct tdm_label){.name = "main_param.grad", .layer = TDM_NO_LAYER};
+    for (uint64_t c = 0; c < t->layout.chunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
+            struct megatron_parameter *p = &t->chunks[c].parameters[i];
+            if (p->own > 0)
+                p->gradient = tdm_value_new(t->m, p->own, 1, FP32);
+        }
+    t->m->category = TDM_METHOD_WORKSPACE;
+}
+
+static void make_states(struct tdm_megatron *t)
+{
     t->states_made = true;
     t->m->category = TDM_METHOD_OPTIMIZER;
     t->m->label = (struct tdm_label){.name = "exp_avg, exp_avg_sq", .layer = TDM_NO_LAYER};
@@ -396,4 +410,23 @@ void megatron_optimizer_step(struct tdm_megatron *t)
                 p->states[s] = tdm_value_new(t->m, p->own, 1, narrow[s] ? BF16 : FP32);
         }
     t->m->category = TDM_METHOD_WORKSPACE;
+}
+
+void megatron_optimizer_step(struct tdm_megatron *t)
+{
+    const struct tdm_megatron_settings *set = &t->set;
+    if (set->reduces_narrow && !set->narrow_gradients && !set->narrow_first && !set->narrow_second)
+        copy_gradients(t);
+    if (!t->states_made)
+        make_states(t);
+}
+
+void megatron_drop_gradients(struct tdm_megatron *t)
+{
+    for (uint64_t c = 0; c < t->layout.chunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
+            struct megatron_parameter *p = &t->chunks[c].parameters[i];
+            tdm_drop(t->m, p->gradient);
+            p->gradient = NULL;
+        }
 }

@@ -77,7 +77,9 @@ struct tdm_megatron_settings {
     uint64_t longest;       /* of packed: tokens of a sequence; 0: one sequence */
     bool hybrid;            /* ranks that divide a sequence follow from its length ... */
     uint64_t hybrid_tokens; /* ... of which each has at most this many tokens */
-    bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments */
+    bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments, by
+                                                           the precision-aware optimizer ... */
+    bool reduces_narrow; /* ... or gradients alone, of which the step makes fp32 copies */
     enum tdm_te_recipe float8;
     bool float8_weights; /* weights of its products have no other copy */
     bool wide_ends;      /* layers at both ends, as many as these say, have products of bf16 */

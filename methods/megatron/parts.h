@@ -48,7 +48,8 @@ struct megatron_parameter {
     enum megatron_buffer buffer;       /* that it is in */
     struct tdm_eager_value *states[3]; /* main parameter and two moments of the elements that this
                                           rank updates, or NULL */
-    uint64_t own;                      /* elements that this rank updates */
+    struct tdm_eager_value *gradient; /* in fp32, of a bf16 buffer, while a step is made; or NULL */
+    uint64_t own;                     /* elements that this rank updates */
 };
 
 /* Consecutive layers, and their buffers. */
@@ -310,6 +311,8 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
 void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk);
 void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk *chunk);
 void megatron_optimizer_step(struct tdm_megatron *t);
+/* Drops the fp32 copies of gradients that a step has made. */
+void megatron_drop_gradients(struct tdm_megatron *t);
 
 /* ---- micro-batches (schedule.c) ---- */
 

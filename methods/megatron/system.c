@@ -653,7 +653,7 @@ static void step(void *state)
 
 static void end_step(void *state)
 {
-    (void)state; /* gradients stay in their buffer */
+    megatron_drop_gradients(state); /* those of the model stay in their buffer */
 }
 
 static uint64_t weight_bytes(const void *state)

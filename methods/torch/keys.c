@@ -245,6 +245,8 @@ static bool never(const struct tdm_key_case *c)
 }
 
 static const struct tdm_key_need needs_nothing = {"on memory: it changes a number alone", never};
+const struct tdm_key_need tdm_need_own_clipping = {
+    "on memory: norms are taken with or without it, and gradients are scaled in place", never};
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 static const struct tdm_key_need needs_dropout = {"without peft_type=LORA or VERA", has_dropout};
 static const struct tdm_key_need needs_projections = {"without adapters of projections",
@@ -398,8 +400,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
      FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
     {"checkpoint_offload", "no|alst|yes", "no",
-     "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs; "
-     "alst: activation_checkpoint_cpu_offload",
+     "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs, "
+     "activation_offloading; alst: activation_checkpoint_cpu_offload",
      tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_checkpoints}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
@@ -533,8 +535,8 @@ const struct tdm_method_key tdm_keys_float8[] = {
     {.name = NULL},
 };
 
-static enum tdm_status read_clipping(const struct tdm_method_key *key, const char *value,
-                                     struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_clipping(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {
     char *end;
     double norm = strtod(value, &end);
@@ -552,7 +554,7 @@ const struct tdm_method_key tdm_keys_loop[] = {
     {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
      FIELD(torch.accumulation), .least = 1, .most = ACCUMULATION_MOST},
     {"max_grad_norm", "0|1", "0", "any norm to which gradients are clipped before a step; 0: none",
-     .read = read_clipping, .needs = {&needs_gradients_on_gpu}},
+     .read = tdm_key_read_clipping, .needs = {&needs_gradients_on_gpu}},
     {.name = NULL},
 };
 

@@ -46,12 +46,13 @@ static void step(void *state)
 {
     struct tdm_torch_model *t = state;
     bool on_host = t->settings.wrapper == &tdm_fsdp_wrapper && t->settings.fsdp.offload;
+    if (t->settings.wrapper->step != NULL) { /* which clips by itself */
+        t->settings.wrapper->step(t);
+        return;
+    }
     if (t->settings.clips && !on_host)
         tdm_torch_clip(t);
-    if (t->settings.wrapper->step != NULL)
-        t->settings.wrapper->step(t);
-    else
-        tdm_torch_optimizer_step(t);
+    tdm_torch_optimizer_step(t);
 }
 
 static void zero_grad(void *state)

@@ -367,7 +367,17 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
  * has a vision tower. */
 static const struct {
     const char *method, *key;
-} always_vain[] = {{"fsdp", "lora"}, {NULL, "use_rslora"}, {NULL, "image_tokens"}};
+} always_vain[] = {{"fsdp", "lora"},
+                   {NULL, "use_rslora"},
+                   {NULL, "image_tokens"},
+                   {NULL, "clip_grad"},
+                   {"burst", "gradient_accumulation_steps"},
+                   {"deepspeed-zero1", "max_grad_norm"},
+                   {"zero2", "max_grad_norm"},
+                   {"zero3", "max_grad_norm"},
+                   {"zero3-offload", "max_grad_norm"},
+                   {"alst", "max_grad_norm"},
+                   {"fpdt", "max_grad_norm"}};
 
 static bool is_always_vain(const struct drawn *d, size_t k)
 {

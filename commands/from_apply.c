@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gives a method what the files of --from say. What the method lacks is ignored, said in the
+ * answer, or refused, by what the answer would be without it. */
+#include "commands/predict_from.h"
+
+#include "base/file.h"
+#include "commands/from_rules.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_METHODS 64u
+
+/* ---- keys that a method lacks ---- */
+
+enum effect {
+    MUCH,   /* the step needs much more: refused */
+    LITTLE, /* the step needs a little more */
+    LESS    /* the step needs less */
+};
+
+/* What a key does to a step, by its name for --set and by those that users have for it. */
+static const struct {
+    const char *key;
+    enum effect effect;
+} effects[] = {
+    {"trainer", MUCH},
+    {"use_vllm", MUCH},
+    {"modules_to_save", MUCH},
+    {"use_dora", MUCH},
+    {"peft_type", MUCH}, /* other weights are trained, and other sums of them kept */
+    {"image_tokens", MUCH},
+    {"lora_dropout", LITTLE},
+    {"max_grad_norm", LITTLE},
+    {"gradient_accumulation_steps", LITTLE},
+    {"quantization", LESS},
+    {"load_in_4bit", LESS},
+    {"load_in_8bit", LESS},
+    {"double_quantization", LESS},
+    {"lora_rank", LESS},
+    {"checkpointing", LESS},
+    {"checkpoint_offload", LESS},
+    {"logits", LESS},
+    {"liger", LESS},
+    {"compile", LESS},
+    {"float8_recipe", LESS},
+    {"offload_policy", LESS},
+    {"offload_optimizer", LESS},
+    {"offload_param", LESS},
+};
+
+static bool is_key(const char *pair, const char *key)
+{
+    const size_t length = strcspn(pair, "=");
+    return strlen(key) == length && strncmp(pair, key, length) == 0;
+}
+
+/* Does the method take the pair? */
+static bool takes(const struct tdm_method *method, const char *pair)
+{
+    const char *value;
+    size_t key;
+    return tdm_method_read_pair(method, pair, &key, &value);
+}
+
+static enum tdm_status refuse_pair(const struct tdm_from *from, const struct tdm_method *method,
+                                   const char *pair, struct tdm_error *err)
+{
+    char *names[MOST_METHODS + 1] = {NULL}, list[512];
+    size_t count = 0;
+    for (const struct tdm_method *m = tdm_methods(); m->name != NULL && count < MOST_METHODS; m++)
+        if (takes(m, pair))
+            names[count++] = (char *)m->name;
+    tdm_fail(err, TDM_USAGE,
+             "%s: %s is not modelled by method %s, whose answer would be too low without it",
+             json_string_value(json_object_get(from->sources, pair)), pair, method->name);
+    return tdm_hint(err, "methods that take it: %s", tdm_names_join(names, list, sizeof(list)));
+}
+
+/* Does a pair that the method lacks say what the method does anyway? */
+static bool says_no(const char *pair)
+{
+    static const char *const words[] = {
+        "=false", "=no",         "=none",          "=off",
+        "=0",     "trainer=sft", "peft_type=LORA", "gradient_accumulation_steps=1",
+        NULL};
+    const char *value = strchr(pair, '=');
+    for (const char *const *word = words; *word != NULL && value != NULL; word++)
+        if (strcmp(**word == '=' ? value : pair, *word) == 0)
+            return true;
+    return false;
+}
+
+static enum tdm_status lack_pair(struct tdm_from *from, const struct tdm_method *method,
+                                 const char *pair, struct tdm_error *err)
+{
+    static const char *const words[] = {
+        [LITTLE] = "the method has no such key; a step needs a little more",
+        [LESS] = "the method has no such key; a step needs less"};
+    const struct tdm_from_reading r = {.from = from, .file = method->name, .err = err};
+    if (says_no(pair))
+        return tdm_from_note(&r, pair, "the method has no such key");
+    for (size_t i = 0; i < sizeof(effects) / sizeof(effects[0]); i++)
+        if (is_key(pair, effects[i].key))
+            return effects[i].effect == MUCH ? refuse_pair(from, method, pair, err)
+                                             : tdm_from_lack(&r, pair, words[effects[i].effect]);
+    return tdm_from_lack(&r, pair, "the method has no such key");
+}
+
+/* ---- all pairs ---- */
+
+/* Does the list have a pair of this key? */
+static bool has_key(const struct tdm_method *method, const struct tdm_setting_list *list, size_t k)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        size_t other;
+        const char *value;
+        if (tdm_method_read_pair(method, list->pairs[i], &other, &value) && other == k)
+            return true;
+    }
+    return false;
+}
+
+/* Does the wrapper cast adapters as all else, so that the key "lora" has no effect? */
+static bool is_vain(const struct tdm_method *method, const struct tdm_method_key *key)
+{
+    return method->wrapper != NULL && method->wrapper->mixes_precision &&
+           strcmp(key->name, "lora") == 0;
+}
+
+/* Pairs that are left out in silence where the method lacks them. */
+static enum tdm_status apply_quiet(struct tdm_from *from, const struct tdm_method *method,
+                                   struct tdm_error *err)
+{
+    for (size_t i = 0; i < json_array_size(from->quiet); i++) {
+        json_t *pair = json_array_get(from->quiet, i);
+        const char *value;
+        size_t k;
+        if (tdm_method_read_pair(method, json_string_value(pair), &k, &value) &&
+            !is_vain(method, tdm_method_key(method, k)) &&
+            json_array_append(from->pairs, pair) != 0)
+            return tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
+    }
+    return TDM_OK;
+}
+
+enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *method,
+                               struct tdm_setting_list *list, struct tdm_error *err)
+{
+    const struct tdm_from_reading r = {.from = from, .file = method->name, .err = err};
+    enum tdm_status status = apply_quiet(from, method, err);
+    for (size_t i = 0; i < json_array_size(from->pairs) && status == TDM_OK; i++) {
+        const char *pair = json_string_value(json_array_get(from->pairs, i)), *value;
+        size_t k;
+        if (!tdm_method_read_pair(method, pair, &k, &value))
+            status = lack_pair(from, method, pair, err);
+        else if (has_key(method, list, k))
+            status = tdm_from_note(&r, pair, "said before");
+        else
+            status = tdm_settings_add(list, pair, err);
+    }
+    return status;
+}
