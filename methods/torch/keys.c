@@ -696,6 +696,9 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return settings->torch.attention == TDM_TORCH_EAGER
                    ? NULL
                    : "kernels of attention whose sinks take nothing";
+    if (model->attention_dropout > 0 && settings->torch.attention != TDM_TORCH_EAGER &&
+        settings->torch.attention != TDM_TORCH_MATERIALIZED)
+        return "dropout of attention by its kernels, which keep no mask but a seed";
     return divider == NULL || divider->assumption == NULL ? NULL
                                                           : divider->assumption(model, settings);
 }
