@@ -31,6 +31,7 @@
 /* Sources do not publish the next size that they tried after the longest that fits. This factor
  * times that length must not fit. */
 #define BEYOND 1.25
+#define LARGE_ERROR 0.05 /* that is counted */
 
 enum outcome { COMPARED, REFUSED, LONGER, FAILED };
 
@@ -353,6 +354,12 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Of sorted errors. */
+static double median(const double *errors, size_t count)
+{
+    return (errors[count / 2] + errors[(count - 1) / 2]) / 2;
+}
+
 static void print_source(struct source *source)
 {
     size_t count = source->error_count;
@@ -360,8 +367,7 @@ static void print_source(struct source *source)
            source->rows);
     qsort(source->errors, count, sizeof(source->errors[0]), rising);
     if (count > 0)
-        printf("  median %6.2f%%, worst %6.2f%%",
-               50 * (source->errors[count / 2] + source->errors[(count - 1) / 2]),
+        printf("  median %6.2f%%, worst %6.2f%%", 100 * median(source->errors, count),
                100 * source->errors[count - 1]);
     if (source->refused > 0)
         printf(", %zu wrongly refused", source->refused);
@@ -370,6 +376,27 @@ static void print_source(struct source *source)
     putchar('\n');
     for (size_t i = 0; i < source->reason_count; i++)
         printf("%26zu not: %s\n", source->reasons[i].rows, source->reasons[i].text);
+}
+
+/* All sources together. */
+static void print_errors(const struct runs *runs)
+{
+    static double errors[MOST_SOURCES * MOST_ROWS];
+    size_t count = 0, over = 0, refused = 0, longer = 0;
+    for (size_t i = 0; i < runs->source_count; i++) {
+        const struct source *source = &runs->by_source[i];
+        refused += source->refused;
+        longer += source->longer;
+        for (size_t e = 0; e < source->error_count; e++) {
+            errors[count++] = source->errors[e];
+            over += source->errors[e] > LARGE_ERROR;
+        }
+    }
+    qsort(errors, count, sizeof(errors[0]), rising);
+    if (count > 0)
+        printf("figures of %zu rows: median %.2f%%, %zu over %g%%; %zu longest contexts too long; "
+               "%zu wrongly refused\n",
+               count, 100 * median(errors, count), over, 100 * LARGE_ERROR, longer, refused);
 }
 
 static void print_sources(struct runs *runs, const char *title)
@@ -381,6 +408,7 @@ static void print_sources(struct runs *runs, const char *title)
             runs->by_source[i].compared + runs->by_source[i].refused + runs->by_source[i].longer;
     }
     printf("\n%s: %zu of %zu rows covered\n", title, covered, rows);
+    print_errors(runs);
     for (size_t i = 0; i < runs->source_count; i++)
         print_source(&runs->by_source[i]);
     if (runs->failures > 0)

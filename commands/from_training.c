@@ -193,6 +193,24 @@ static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *p
                : tdm_from_bad(r, path, value, "nll and chunked_nll are known");
 }
 
+/* Sequences of GRPO have a prompt and a completion, whose lengths say the context if nothing does.
+ */
+static enum tdm_status settle_lengths(const struct tdm_from_reading *r)
+{
+    static const char *const names[] = {"max_prompt_length", "max_completion_length"};
+    uint64_t tokens[2] = {0, 0};
+    enum tdm_status status = TDM_OK;
+    for (unsigned i = 0; i < 2 && status == TDM_OK; i++) {
+        const json_t *value = json_object_get(r->root, names[i]);
+        if (value == NULL || json_is_null(value) || r->from->context > 0)
+            return TDM_OK;
+        status = tdm_from_count(r, names[i], value, &tokens[i]);
+    }
+    if (status == TDM_OK)
+        r->from->context = tokens[0] + tokens[1];
+    return status;
+}
+
 static enum tdm_status settle_training(const struct tdm_from_reading *r)
 {
     const struct sign *sign = sign_of(r);
@@ -203,6 +221,8 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
         status = tdm_from_pair(r, "trainer", sign->trainer);
         r->from->key = NULL;
     }
+    if (status == TDM_OK && trains(r, "grpo"))
+        status = settle_lengths(r);
     if (status == TDM_OK && trains(r, "dpo"))
         status = tdm_from_lack(r, "beta", "predicted as DPO, whose keys ORPO, KTO and CPO share");
     if (!uses_adapters(r) || status != TDM_OK)

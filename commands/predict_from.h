@@ -26,15 +26,15 @@ struct tdm_from {
     json_t *pairs, *quiet;                /* arrays of "KEY=VALUE"; owned */
     json_t *ignored;                      /* array of "FILE: KEY (why)"; owned */
     json_t *lacking;                      /* the same, of what is not modelled; owned */
-    json_t *sources; /* object: where a pair is said, as FILE: "KEY"; owned */
-    const char *key; /* which is being read; NULL: none */
+    json_t *sources;                      /* object: where a pair is said, as FILE: "KEY"; owned */
+    const char *key;                      /* which is being read; NULL: none */
     json_t *words;                        /* array of strings that others borrow; owned */
     const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
     const char *deepspeed_name;     /* read where it is found, from here or beside the file */
     bool has_deepspeed;             /* one was read */
     const char *experts_named_by;   /* the file that has a mixture of experts; NULL: none */
-    bool is_training; /* a file of a trainer was read, which wraps in DDP on several GPUs */
-    bool is_trainer;  /* one of transformers, which drops its loss after the backward */
+    bool is_training;     /* a file of a trainer was read, which wraps in DDP on several GPUs */
+    bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
 };

@@ -381,6 +381,7 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "GeGLU", " gelu"},
     [TDM_ACTIVATION_GELU] = {"gelu", "exact GELU", " exact gelu"},
     [TDM_ACTIVATION_GELU_NEW] = {"gelu_new", "GELU of single operations", " gelu_new"},
+    [TDM_ACTIVATION_GELU_FAST] = {"gelu_fast", "GELU of more operations", " gelu_fast"},
     [TDM_ACTIVATION_RELU2] = {"relu2", "squared ReLU", " relu2"},
     [TDM_ACTIVATION_XIELU] = {"xielu", "xIELU", " xielu"},
 };
@@ -422,7 +423,9 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
                                      ? layer_norms ? TDM_ACTIVATION_GELU : TDM_ACTIVATION_RELU2
                                      : TDM_ACTIVATION_SILU]
                                .name);
-    char known[160] = "";
+    if (gemma && strcmp(key, "hidden_act") == 0 && strcmp(name, "gelu") == 0)
+        name = types[TDM_ACTIVATION_GELU_TANH].name; /* which transformers takes in its place */
+    char known[200] = "";
     size_t used = 0;
     for (int i = 0; i < TDM_ACTIVATIONS; i++) {
         if (!has_activation(parts, (enum tdm_activation)i))
@@ -460,10 +463,6 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_bool_or(reader, biases[i], false))
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
-    if ((architecture->parts & TDM_PART_DROPOUT) == 0 &&
-        tdm_json_number_or(reader, "attention_dropout", 0, 1, 0) != 0)
-        tdm_json_fail(reader, "attention_dropout",
-                      "is not 0; dropout is not supported: set it to 0");
     if ((architecture->parts & TDM_PART_CUT_ROPE) == 0 &&
         tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
@@ -698,10 +697,7 @@ static void read_gpt2(struct tdm_json_reader *reader, struct tdm_model *model)
 {
     model->dropout = tdm_json_number_or(reader, "resid_pdrop", 0, 1, DROPOUT_DEFAULT);
     model->attention_dropout = tdm_json_number_or(reader, "attn_pdrop", 0, 1, DROPOUT_DEFAULT);
-    bool embedded = tdm_json_number_or(reader, "embd_pdrop", 0, 1, DROPOUT_DEFAULT) > 0;
-    if (tdm_json_status(reader) == TDM_OK && embedded != (model->dropout > 0))
-        tdm_json_fail(reader, "embd_pdrop",
-                      "must be 0 if \"resid_pdrop\" is, and above it otherwise");
+    model->embedding_dropout = tdm_json_number_or(reader, "embd_pdrop", 0, 1, DROPOUT_DEFAULT);
     if (tdm_json_bool_or(reader, "reorder_and_upcast_attn", false))
         tdm_json_fail(reader, "reorder_and_upcast_attn", "is true, which is not known");
     if (tdm_json_bool_or(reader, "add_cross_attention", false))
@@ -744,13 +740,19 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);
         model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
     }
+    model->attention_dropout = tdm_json_number_or(reader, "attention_dropout", 0, 1, 0);
     if (is_gpt2(architecture))
         read_gpt2(reader, model);
+    if (strcmp(architecture->model_type, "starcoder2") == 0) {
+        model->dropout = tdm_json_number_or(reader, "residual_dropout", 0, 1, 0);
+        model->embedding_dropout = tdm_json_number_or(reader, "embedding_dropout", 0, 1, 0);
+    }
     if ((parts & TDM_PART_DROPOUT) != 0) {
         model->dropout = tdm_json_number_or(reader, "residual_dropout", 0, 1, DROPOUT_DEFAULT);
         model->attention_dropout =
             tdm_json_number_or(reader, "attention_dropout", 0, 1, DROPOUT_DEFAULT);
     }
+    model->sized_only |= model->dropout + model->attention_dropout + model->embedding_dropout > 0;
     if ((parts & TDM_PART_MEAN_NORMS) != 0 && tdm_json_bool_or(reader, "use_qk_norm", false))
         tdm_json_fail(reader, "use_qk_norm", "is true, which is not known");
     if (architecture->family == TDM_FAMILY_LLAMA4) {

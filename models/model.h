@@ -40,10 +40,11 @@ struct tdm_rope {
 enum tdm_activation {
     TDM_ACTIVATION_SILU,
     TDM_ACTIVATION_GELU_TANH,
-    TDM_ACTIVATION_GELU,     /* exact; of predictions alone, as is the next */
-    TDM_ACTIVATION_GELU_NEW, /* by tanh, of single operations */
-    TDM_ACTIVATION_RELU2,    /* the square of relu */
-    TDM_ACTIVATION_XIELU,    /* with two trained numbers, of single operations: Apertus */
+    TDM_ACTIVATION_GELU,      /* exact; of predictions alone, as is the next */
+    TDM_ACTIVATION_GELU_NEW,  /* by tanh, of single operations */
+    TDM_ACTIVATION_GELU_FAST, /* the same, of more operations */
+    TDM_ACTIVATION_RELU2,     /* the square of relu */
+    TDM_ACTIVATION_XIELU,     /* with two trained numbers, of single operations: Apertus */
     TDM_ACTIVATIONS
 };
 
@@ -314,6 +315,7 @@ struct tdm_model {
     bool head_norms;     /* q and k are normed without weights where they are rotated: Llama 4 */
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
     double dropout, attention_dropout; /* of a training's values and scores; 0: none */
+    double embedding_dropout;
     bool two_norms; /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 

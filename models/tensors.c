@@ -481,7 +481,8 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & TDM_PART_COMPLEX_ROPE, "rotation of complex numbers"},
                  {model->parts & (TDM_PART_TURNED_NORM | TDM_PART_CAST_ROPE | TDM_PART_PLACE_SCALE),
                   "rotation of other kinds"},
-                 {model->dropout > 0, "dropout"},
+                 {model->dropout + model->attention_dropout + model->embedding_dropout > 0,
+                  "dropout (which the config may set to 0)"},
                  {model->labels > 0, "heads that score whole sequences"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;

@@ -297,6 +297,22 @@ static struct tdm_eager_value *gelu_new(struct tdm_eager *m, struct tdm_eager_va
     return y;
 }
 
+/* 0.5 x (1 + tanh(c x (1 + 0.044715 x x))), operation by operation: FastGELUActivation. */
+static struct tdm_eager_value *gelu_fast(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *half = tdm_mul_number(m, x), *scaled = tdm_mul_number(m, x);
+    struct tdm_eager_value *y = tdm_mul_number(m, x);
+    y = tdm_replace(m, y, tdm_mul(m, y, x));
+    y = tdm_replace(m, y, tdm_add_number(m, y));
+    y = tdm_replace(m, y, tdm_mul(m, scaled, y));
+    tdm_drop(m, scaled);
+    y = tdm_replace(m, y, tdm_tanh(m, y));
+    y = tdm_replace(m, y, tdm_add_number(m, y));
+    y = tdm_replace(m, y, tdm_mul(m, half, y));
+    tdm_drop(m, half);
+    return y;
+}
+
 /* It saves its result. */
 struct tdm_eager_value *tdm_relu(struct tdm_eager *m, struct tdm_eager_value *x)
 {
@@ -327,6 +343,8 @@ struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation ac
 {
     if (activation == TDM_ACTIVATION_GELU_NEW)
         return gelu_new(m, x);
+    if (activation == TDM_ACTIVATION_GELU_FAST)
+        return gelu_fast(m, x);
     if (activation == TDM_ACTIVATION_RELU2)
         return squared_relu(m, x);
     static const struct tdm_eager_op ops[TDM_ACTIVATIONS] = {

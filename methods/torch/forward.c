@@ -44,8 +44,9 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
             tdm_embedding(m, t->position_weight, t->positions, s->tokens);
         embedded = tdm_replace(m, embedded, tdm_add(m, embedded, places));
         tdm_drop(m, places);
-        embedded = tdm_torch_dropout(m, t, embedded);
     }
+    if (t->config->embedding_dropout > 0)
+        embedded = tdm_replace(m, embedded, tdm_dropout(m, embedded));
     if (t->embedding_scale != NULL)
         embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     require_gradient(t, embedded);

@@ -634,6 +634,9 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         status = check_mixed(model, torch, settings->method->name, err);
     if (status != TDM_OK)
         return status;
+    if (torch->image_tokens > 0 && model->vision.blocks == 0 && !model->text_alone)
+        return tdm_fail(err, TDM_USAGE, "--set image_tokens: %s has no vision tower; leave it out",
+                        model->name);
     if (torch->image_tokens > torch->tokens)
         return tdm_fail(err, TDM_USAGE,
                         "--set image_tokens: more than the %" PRIu64 " tokens of a sequence",
@@ -696,6 +699,9 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return settings->torch.attention == TDM_TORCH_EAGER
                    ? NULL
                    : "kernels of attention whose sinks take nothing";
+    if (model->attention_dropout > 0 && settings->torch.attention != TDM_TORCH_EAGER &&
+        settings->torch.attention != TDM_TORCH_MATERIALIZED)
+        return "dropout of attention by its kernels, which keep no mask but a seed";
     return divider == NULL || divider->assumption == NULL ? NULL
                                                           : divider->assumption(model, settings);
 }

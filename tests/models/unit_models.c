@@ -572,6 +572,19 @@ static void test_defaults(void **state)
     tdm_model_free(model);
 }
 
+/* Dropout can be predicted, and not be run. */
+static void test_dropout(void **state)
+{
+    (void)state;
+    char unknown[TDM_MODEL_UNKNOWN];
+    struct tdm_model *model = changed_model("{\"attention_dropout\": 0.1}");
+    assert_true(model->attention_dropout == 0.1);
+    assert_true(model->sized_only);
+    assert_string_equal(tdm_model_unknown(model, unknown),
+                        "dropout (which the config may set to 0)");
+    tdm_model_free(model);
+}
+
 /* GeGLU makes a different model, which can be run. */
 static void test_activation(void **state)
 {
@@ -742,7 +755,7 @@ static void test_broken(void **state)
         {"{\"layer_types\": \"sliding_attention\"}", "\"layer_types\" is"},
         {"{\"architectures\": [\"MistralForCausalLM\"], \"sliding_window\": 0}",
          "\"sliding_window\" is 0"},
-        {"{\"attention_dropout\": 0.1}", "\"attention_dropout\" is not 0"},
+        {"{\"attention_dropout\": 1.5}", "\"attention_dropout\" is"},
         {"{\"quantization_config\": {\"bits\": 4}}",
          "\"quantization_config.quant_method\" is missing"},
         {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
@@ -1058,6 +1071,7 @@ int main(void)
         cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_new_spelling),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_activation),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_shortest_window),
