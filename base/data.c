@@ -89,6 +89,8 @@ enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***n
 
     struct dirent **entries;
     int entry_count = scandir(path, &entries, NULL, NULL);
+    if (entry_count < 0 && errno == ENOMEM)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to list it", path);
     if (entry_count < 0) {
         tdm_fail(err, TDM_IO, "%s: cannot be read: %s", path, strerror(errno));
         tdm_hint(err, "run make install, or set TIDEMARK_DATA to the source directory");

@@ -15,9 +15,9 @@ char *tdm_text_clean(char *text);
  * all are. */
 size_t tdm_text_utf8_bytes(const char *text);
 
-/* Copies `text` to `out`, which has room for `bytes` (at least 8). If it is too long, "..." stands for
- * its middle: what an error is about comes first in a message, and its reason last. Whole characters
- * stay whole. */
+/* Copies `text` to `out`, which has room for `bytes` (at least 8). If it is too long, "..." stands
+ * for its middle: what an error is about comes first in a message, and its reason last. Whole
+ * characters stay whole. */
 void tdm_text_shorten(const char *text, char *out, size_t bytes);
 
 /* A copy of `text`, cut if it is too long and cleaned by tdm_text_clean(). Returns `out`. */

@@ -166,27 +166,25 @@ static void check_nccl(struct check *check)
                  WTERMSIG(how), strsignal(WTERMSIG(how)));
 }
 
-static void check_data(struct check *check)
+static enum tdm_status check_data(struct check *check, struct tdm_error *err)
 {
     char **names;
-    struct tdm_error err;
     char shown[TDM_TEXT_SHOWN];
-    bool ok = tdm_model_names(&names, &err) == TDM_OK;
-    if (ok)
+    enum tdm_status status = tdm_model_names(&names, err);
+    if (status == TDM_OK)
         free(names);
-    set(check, ok, tdm_text_shown(tdm_data_directory(), shown));
+    set(check, status == TDM_OK, tdm_text_shown(tdm_data_directory(), shown));
+    return status == TDM_NO_MEMORY ? status : TDM_OK; /* nothing that is missing is an error */
 }
 
-static void check_here(struct check *check)
+static enum tdm_status check_here(struct check *check, struct tdm_error *err)
 {
     char text[640];
-    if (strcmp(check->name, "data") == 0) {
-        check_data(check);
-        return;
-    }
+    if (strcmp(check->name, "data") == 0)
+        return check_data(check, err);
     if (strcmp(check->name, "NCCL") == 0) {
         check_nccl(check);
-        return;
+        return TDM_OK;
     }
     if (strcmp(check->name, "tidemark-executor") == 0)
         set(check, tdm_executor_find(text, sizeof(text)), text);
@@ -198,6 +196,7 @@ static void check_here(struct check *check)
         set(check, tdm_program_on_path(check->name, text, sizeof(text)), text);
     if (!check->ok)
         set(check, false, "not found");
+    return TDM_OK;
 }
 
 static void print_checks(const struct check *checks, size_t count)
@@ -293,12 +292,15 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
          .package = "nvidia-driver"},
     };
     size_t count = sizeof(checks) / sizeof(checks[0]);
-    for (size_t i = 0; i < count; i++) {
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
         if (checks[i].kind == FINDING_BUILD)
             check_build(&checks[i]);
         else
-            check_here(&checks[i]);
+            status = check_here(&checks[i], err);
     }
+    if (status != TDM_OK)
+        return status;
     if (as_json)
         return tdm_print_json(checks_json(checks, count), err);
     print_checks(checks, count);

@@ -44,8 +44,8 @@ enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
                                  const struct tdm_weights_watch *watch, struct tdm_error *err);
 
 /* Saves from arenas into files: the weights that ops compute with, or, at fp32, with the precision
- * of their masters; or gradients, if the target says so. TDM_INPUT, and nothing is saved, if a value
- * is not finite. */
+ * of their masters; or gradients, if the target says so. TDM_INPUT, and nothing is saved, if a
+ * value is not finite. */
 enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,
                                  const struct tdm_arenas *arenas, const struct tdm_program *program,
                                  const struct tdm_weights_watch *watch, struct tdm_error *err);

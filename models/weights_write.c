@@ -159,22 +159,32 @@ static json_t *make_config(const struct tdm_weights_target *target)
     return NULL;
 }
 
+/* Notes a small file that was written. False if memory ran out. */
+static bool note_small(struct tdm_weights_writer *writer, const char *name, uint64_t digest)
+{
+    char *copy = strdup(name);
+    struct small_file *more =
+        copy == NULL ? NULL
+                     : realloc(writer->small, (writer->small_count + 1) * sizeof(*writer->small));
+    if (more == NULL) {
+        free(copy);
+        return false;
+    }
+    writer->small = more;
+    writer->small[writer->small_count].name = copy;
+    writer->small[writer->small_count++].digest = digest;
+    return true;
+}
+
 /* Writes a small file, and notes its digest. */
 static enum tdm_status write_small(struct tdm_weights_writer *writer, const char *name,
                                    const char *data, uint64_t bytes, struct tdm_error *err)
 {
-    struct small_file *more =
-        realloc(writer->small, (writer->small_count + 1) * sizeof(*writer->small));
-    writer->small = more == NULL ? writer->small : more;
-    char *path = tdm_path_join(writer->directory.temporary, name), *copy = strdup(name);
-    enum tdm_status status = more == NULL || path == NULL || copy == NULL
-                                 ? tdm_file_failed(writer->target.directory, ENOMEM, err)
-                                 : tdm_file_write(path, data, bytes, false, err);
-    if (status == TDM_OK)
-        writer->small[writer->small_count++] =
-            (struct small_file){copy, tdm_digest_bytes(data, bytes)};
-    else
-        free(copy);
+    char *path = tdm_path_join(writer->directory.temporary, name);
+    enum tdm_status status = path == NULL ? tdm_file_failed(writer->target.directory, ENOMEM, err)
+                                          : tdm_file_write(path, data, bytes, false, err);
+    if (status == TDM_OK && !note_small(writer, name, tdm_digest_bytes(data, bytes)))
+        status = tdm_file_failed(writer->target.directory, ENOMEM, err);
     free(path);
     return status;
 }
