@@ -36,6 +36,9 @@
  *   send_updated   backward >= head and top layer, and then all copies of updated state to the
  *                  host, which begin when the first update is done; in layer-major order without
  *                  the head's
+ *   both_ways_updated_*   the same from the first update on; only in tight programs, as the next
+ *   *_beside       >= layers at home on the device less all: in a part that has the state's ring,
+ *                  less none
  *   refetched      >= layers that run again less those at home on the device
  * Objective: forward + backward.
  *
