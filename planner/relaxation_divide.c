@@ -6,10 +6,11 @@
  * Three things are whole. The ring of moments has one slot, or at least two. Where anything of a
  * kind passes between host and device, its ring is there for a whole phase; where there is no ring,
  * nothing of the kind is at the far place. And where a layer's state is at home on the host, its
- * ring has a whole slot; where it has none, all layers are at home on the device. The part with the smallest bound is divided next. A part
- * begins with the prices of the one that was divided: they bound it too. No part is believed to be
- * empty because no column fits yet: memory beyond the limit has a price, which rises until columns
- * are found that fit, or until the bound of the part is beyond what is asked for.
+ * ring has a whole slot; where it has none, all layers are at home on the device. The part with the
+ * smallest bound is divided next. A part begins with the prices of the one that was divided: they
+ * bound it too. No part is believed to be empty because no column fits yet: memory beyond the limit
+ * has a price, which rises until columns are found that fit, or until the bound of the part is
+ * beyond what is asked for.
  */
 #include "planner/relaxation_parts.h"
 
