@@ -271,6 +271,8 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
         status = look_at_places(&run, trains, pins->has_update_place || !trains, err);
     if (status == TDM_OK && trains && !pins->quick)
         status = tdm_candidates_enrich(&run, err);
+    if (status == TDM_OK && trains && !pins->quick && run.found && pins->program_path == NULL)
+        status = tdm_candidates_tighten(&run, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
                           pins->program_path);

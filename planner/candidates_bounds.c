@@ -6,6 +6,7 @@
 #include "planner/relaxation.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_SOLUTIONS 60u /* of one linear program */
@@ -54,14 +55,18 @@ const struct tdm_group_list *tdm_candidates_pinned_list(const struct tdm_candida
     return run->space.pins->group_count > 0 ? &run->space.lists.lists[0] : NULL;
 }
 
-static void note_least(struct tdm_candidates *run, int order, uint32_t size, double seconds)
+double tdm_candidates_richer_seconds(const struct tdm_candidates *run, uint32_t size)
 {
     const struct tdm_pins *pins = run->space.pins;
     bool may_be_richer = tdm_candidates_may_round(run) ||
                          !tdm_set_covers(TDM_SEARCHED_SET, pins->kept_set) ||
                          !tdm_set_covers(TDM_SEARCHED_SET, pins->held_set);
-    double saves = may_be_richer ? tdm_estimator_richer_seconds(run->space.estimators[size]) : 0;
-    run->least_seconds[order][size] = fmax(seconds - saves, 0);
+    return may_be_richer ? tdm_estimator_richer_seconds(run->space.estimators[size]) : 0;
+}
+
+static void note_least(struct tdm_candidates *run, int order, uint32_t size, double seconds)
+{
+    run->least_seconds[order][size] = fmax(seconds - tdm_candidates_richer_seconds(run, size), 0);
 }
 
 double tdm_candidates_promised_seconds(const struct tdm_candidates *run)
@@ -90,7 +95,8 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
 {
     const struct tdm_search_space *space = &run->space;
     const struct tdm_pins *pins = space->pins;
-    struct tdm_relaxation *relaxation, **last = &run->last[order];
+    struct tdm_relaxation *relaxation;
+    struct tdm_prices *prices = &run->prices[order][size];
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
     tdm_candidates_fixed_homes(run, size, fixed);
@@ -104,14 +110,16 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     }
     if (status != TDM_OK)
         return status;
-    if (*last != NULL)
-        tdm_relaxation_warm(relaxation, *last);
+    if (run->last[order] != NULL)
+        tdm_relaxation_warm(relaxation, run->last[order]);
     status = tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
     if (status != TDM_OK) {
         tdm_relaxation_free(relaxation);
         return status;
     }
     run->counts.programs++;
+    /* where solutions were too few for the program, its floor can be more */
+    relaxed.bound_seconds = fmax(relaxed.bound_seconds, run->floor_seconds[order][size]);
     note_least(run, order, size, relaxed.bound_seconds);
     if (relaxed.bound_seconds < *bound)
         *bound = relaxed.bound_seconds;
@@ -128,8 +136,10 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     if (status == TDM_OK && relaxed.solved && tdm_candidates_may_round(run) &&
         !run->is_put_off[order][size])
         status = round_solution(run, order, size, relaxation, &relaxed, err);
-    tdm_relaxation_free(*last);
-    *last = relaxation;
+    free(prices->of_rows);
+    *prices = tdm_relaxation_prices(relaxation);
+    run->last[order] = prices;
+    tdm_relaxation_free(relaxation);
     return status;
 }
 
@@ -216,7 +226,6 @@ enum tdm_status tdm_candidates_relax(struct tdm_candidates *run, struct tdm_erro
     enum tdm_status status = TDM_OK;
     sort_sizes(&run->space, sizes);
     for (int order = 0; order < TDM_ORDERS; order++) {
-        tdm_relaxation_free(run->last[order]);
         run->last[order] = NULL;
         for (uint32_t i = 0; i < run->space.size_count && tdm_candidates_may_have(run, order);
              i++) {

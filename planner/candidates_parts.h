@@ -3,10 +3,10 @@
  *
  * candidates.c goes through the places of updates and calls the steps. candidates_run.c opens,
  * closes and answers questions. candidates_bounds.c solves linear programs and rounds their
- * solutions. candidates_try.c lowers and simulates a schedule, and validates the winner.
- * candidates_rounded.c decides which roundings are simulated or searched longer.
- * candidates_recipes.c goes through recipes. candidates_polish.c searches neighbours by simulation.
- * candidates_least.c finds the least memory. */
+ * solutions; candidates_tighten.c makes bounds tighter in the end. candidates_try.c lowers and
+ * simulates a schedule, and validates the winner. candidates_rounded.c decides which roundings are
+ * simulated or searched longer. candidates_recipes.c goes through recipes. candidates_polish.c
+ * searches neighbours by simulation. candidates_least.c finds the least memory. */
 #ifndef TDM_PLANNER_CANDIDATES_PARTS_H
 #define TDM_PLANNER_CANDIDATES_PARTS_H
 
@@ -75,8 +75,12 @@ struct tdm_candidates {
     /* The same bound, or that of its program, less the savings of sets richer than those of the
      * search; NO_BOUND: not examined */
     double least_seconds[TDM_ORDERS][TDM_BASES];
-    struct tdm_relaxation *last[TDM_ORDERS]; /* warm starts for the next programs */
-    bool program_written;                    /* for --write-lp */
+    /* The best prices of each program that was solved; of the last of each order, or NULL: warm
+     * starts for others */
+    struct tdm_prices prices[TDM_ORDERS][TDM_BASES];
+    const struct tdm_prices *last[TDM_ORDERS];
+    struct tdm_relaxed tightened[TDM_ORDERS][TDM_BASES]; /* `solved`: these programs */
+    bool program_written;                                /* for --write-lp */
 
     enum tdm_status status; /* of the last measurement while polishing */
     struct tdm_error err;
@@ -204,6 +208,15 @@ enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
 
 /* A lower bound on schedules with any sets. */
 double tdm_candidates_bound_of_all(const struct tdm_candidates *run);
+
+/* How much sets richer than those of the programs may save of a bound. */
+double tdm_candidates_richer_seconds(const struct tdm_candidates *run, uint32_t size);
+
+/* ---- candidates_tighten.c ---- */
+
+/* Tightens the programs whose bounds are below the best step, the lowest ones first, as far as the
+ * effort allows. */
+enum tdm_status tdm_candidates_tighten(struct tdm_candidates *run, struct tdm_error *err);
 
 /* ---- candidates_try.c ---- */
 

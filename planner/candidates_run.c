@@ -96,7 +96,8 @@ void tdm_candidates_close(struct tdm_candidates *run)
     free(run->queue.recipes);
     tdm_memo_free(run->measured);
     for (int order = 0; order < TDM_ORDERS; order++)
-        tdm_relaxation_free(run->last[order]);
+        for (uint32_t size = 0; size < TDM_BASES; size++)
+            free(run->prices[order][size].of_rows);
     tdm_search_space_close(&run->space);
 }
 

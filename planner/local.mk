@@ -8,6 +8,7 @@ libtidemark_a_SOURCES += \
 	planner/candidates_recipes.c \
 	planner/candidates_rounded.c \
 	planner/candidates_run.c \
+	planner/candidates_tighten.c \
 	planner/candidates_try.c \
 	planner/estimate.c planner/estimate.h \
 	planner/estimate_bytes.c \
@@ -36,6 +37,7 @@ libtidemark_a_SOURCES += \
 	planner/recipes.c planner/recipes.h \
 	planner/relaxation.c planner/relaxation.h \
 	planner/relaxation_ahead.c \
+	planner/relaxation_divide.c \
 	planner/relaxation_parts.h \
 	planner/relaxation_price.c \
 	planner/relaxation_program.c \

@@ -75,7 +75,7 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
     return r->best[r->layers];
 }
 
-static enum tdm_status add_path(struct tdm_relaxation *r, struct tdm_error *err)
+enum tdm_status tdm_relaxation_add_path(struct tdm_relaxation *r, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     for (uint32_t k = r->layers; k > 0 && status == TDM_OK; k = r->from[k])
@@ -225,7 +225,7 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
             }
             tdm_pricing_prepare(&r->pricing);
             tdm_relaxation_path(r);
-            status = add_path(r, err);
+            status = tdm_relaxation_add_path(r, err);
         }
     return status;
 }
@@ -235,13 +235,14 @@ static enum tdm_status new_relaxation(const struct tdm_estimator *e, enum tdm_or
                                       const uint64_t limit_bytes[TDM_MAX_PLACES],
                                       const bool fixed_homes[TDM_STATES],
                                       const struct tdm_group_list *sizes,
-                                      const enum tdm_place *least, struct tdm_relaxation **out,
-                                      struct tdm_error *err)
+                                      const enum tdm_place *least, bool tight,
+                                      struct tdm_relaxation **out, struct tdm_error *err)
 {
     struct tdm_relaxation *r = calloc(1, sizeof(*r));
     if (r == NULL)
         return no_memory(err);
     r->layers = e->layers;
+    r->is_tight = tight;
     r->of_bytes = least != NULL;
     r->least = least != NULL ? *least : TDM_DEVICE;
     enum tdm_status status = tdm_pricing_open(e, order, &r->pricing, err);
@@ -265,7 +266,16 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order
                                    const struct tdm_group_list *sizes, struct tdm_relaxation **out,
                                    struct tdm_error *err)
 {
-    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, out, err);
+    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, false, out, err);
+}
+
+enum tdm_status tdm_relaxation_new_tight(const struct tdm_estimator *e, enum tdm_order order,
+                                         const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                         const bool fixed_homes[TDM_STATES],
+                                         const struct tdm_group_list *sizes,
+                                         struct tdm_relaxation **out, struct tdm_error *err)
+{
+    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, true, out, err);
 }
 
 void tdm_relaxation_free(struct tdm_relaxation *r)
@@ -284,6 +294,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r->best);
     free(r->from);
     free(r->entries);
+    free(r->arcs);
     free(r->bounds);
     free(r->kept);
     free(r->found);
@@ -295,7 +306,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
 
 /* Tries prices `weight` of the way from the solver's to the best so far, and keeps them if their
  * bound is better. Prices that jump between corners find arcs that are useless a step later. */
-static void try_prices(struct tdm_relaxation *r, double weight)
+void tdm_relaxation_try(struct tdm_relaxation *r, double weight)
 {
     for (int row = 0; row < r->row_count; row++)
         r->tried[row] = weight * r->centre[row] + (1 - weight) * r->found[row];
@@ -318,7 +329,7 @@ static void price_computing(struct tdm_relaxation *r, double compute)
 static void try_computing(struct tdm_relaxation *r)
 {
     price_computing(r, 1);
-    try_prices(r, 0);
+    tdm_relaxation_try(r, 0);
 }
 
 enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_order order,
@@ -334,7 +345,7 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     try_computing(r);
     /* only the minimum of each phase remains: updates on the host take their time */
     price_computing(r, 0);
-    try_prices(r, 0);
+    tdm_relaxation_try(r, 0);
     *floor_seconds = r->bound_seconds;
     tdm_relaxation_free(r);
     return TDM_OK;
@@ -346,36 +357,31 @@ static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
     if (!r->is_warm)
         return TDM_OK;
     r->is_warm = false;
-    try_prices(r, 0);
-    return add_path(r, err);
+    tdm_relaxation_try(r, 0);
+    return tdm_relaxation_add_path(r, err);
 }
 
 static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struct tdm_error *err)
 {
     double before = r->bound_seconds;
+    r->solutions++;
     enum tdm_status status = tdm_solver_solve(r->solver, MOST_ITERATIONS, err);
     if (status != TDM_OK)
         return status;
     *value = tdm_solver_value(r->solver);
     tdm_relaxation_read(r);
     find_prices(r);
-    try_prices(r, before > 0 ? SMOOTHING : 0);
+    tdm_relaxation_try(r, before > 0 ? SMOOTHING : 0);
     if (before > 0 && r->bound_seconds <= before) { /* try the solver's own prices too */
-        status = add_path(r, err);
+        status = tdm_relaxation_add_path(r, err);
         if (status == TDM_OK)
-            try_prices(r, 0);
+            tdm_relaxation_try(r, 0);
     }
-    return status == TDM_OK ? add_path(r, err) : status;
+    return status == TDM_OK ? tdm_relaxation_add_path(r, err) : status;
 }
 
-/* When to stop. */
-struct enough {
-    double seconds, tolerance;
-    unsigned solutions;
-};
-
-static enum tdm_status solve(struct tdm_relaxation *r, const struct enough *enough,
-                             struct tdm_error *err)
+enum tdm_status tdm_relaxation_iterate(struct tdm_relaxation *r, const struct tdm_enough *enough,
+                                       struct tdm_error *err)
 {
     double value = TDM_NO_BOUND;
     enum tdm_status status = TDM_OK;
@@ -389,7 +395,8 @@ static enum tdm_status solve(struct tdm_relaxation *r, const struct enough *enou
         counted += r->bound_seconds > 0;
         status = solve_once(r, &value, err);
         r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
-        if (r->bound_seconds >= value * (1 - enough->tolerance))
+        r->is_converged = r->bound_seconds >= value * (1 - enough->tolerance);
+        if (r->is_converged)
             break;
     }
     return status;
@@ -403,16 +410,13 @@ static enum tdm_status solve(struct tdm_relaxation *r, const struct enough *enou
 /* Solves with at least `least` and at most `most` slots, from the best prices so far: they bound
  * that program too. */
 static enum tdm_status solve_slots(struct tdm_relaxation *r, double least, double most,
-                                   const struct enough *enough, struct tdm_error *err)
+                                   const struct tdm_enough *enough, struct tdm_error *err)
 {
-    struct tdm_plain_column *slots = &r->plain[r->plain_slots];
-    slots->least = least;
-    slots->most = most;
-    tdm_solver_limit(r->solver, r->slots, least, most);
+    tdm_relaxation_limit(r, r->plain_slots, least, most);
     memcpy(r->found, r->centre, (size_t)r->row_count * sizeof(double));
     r->bound_seconds = 0;
-    try_prices(r, 0);
-    return solve(r, enough, err);
+    tdm_relaxation_try(r, 0);
+    return tdm_relaxation_iterate(r, enough, err);
 }
 
 /* A result, to go back to it. */
@@ -436,8 +440,7 @@ static bool keep_result(const struct tdm_relaxation *r, struct result *result)
 static void go_back(struct tdm_relaxation *r, const struct result *result)
 {
     r->relaxed = result->relaxed;
-    r->plain[r->plain_slots] = result->slots;
-    tdm_solver_limit(r->solver, r->slots, result->slots.least, result->slots.most);
+    tdm_relaxation_limit(r, r->plain_slots, result->slots.least, result->slots.most);
     r->bound_seconds = result->bound_seconds;
     memcpy(r->centre, result->centre, (size_t)r->row_count * sizeof(double));
 }
@@ -445,11 +448,11 @@ static void go_back(struct tdm_relaxation *r, const struct result *result)
 /* Where the solution has a part of a slot more than one, either there is one slot, or there are at
  * least two: the smaller bound of both programs is a bound. Where the solver gives up in the second
  * one, what it has found so far is. */
-static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct enough *enough,
+static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct tdm_enough *enough,
                                        struct tdm_error *err)
 {
-    const double slots = tdm_solver_column_value(r->solver, r->slots);
-    struct enough rest = *enough;
+    const double slots = tdm_solver_column_value(r->solver, r->plain[r->plain_slots].number);
+    struct tdm_enough rest = *enough;
     struct result all = {.centre = NULL}, more = {.centre = NULL};
     if (r->of_bytes || slots < LITTLE || slots > 1 - LITTLE || r->bound_seconds >= enough->seconds)
         return TDM_OK;
@@ -477,14 +480,14 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
                                      double tolerance, unsigned most, struct tdm_relaxed *relaxed,
                                      struct tdm_error *err)
 {
-    const struct enough enough = {enough_seconds, tolerance, most};
+    const struct tdm_enough enough = {enough_seconds, tolerance, most};
     enum tdm_status status = r->arc_count == 0 ? add_first_paths(r, err) : TDM_OK;
     if (status == TDM_OK)
         status = try_warm(r, err);
     r->relaxed.solved = false;
     if (status == TDM_OK)
-        status = solve(r, &enough, err);
-    if (status == TDM_OK)
+        status = tdm_relaxation_iterate(r, &enough, err);
+    if (status == TDM_OK && !r->is_tight)
         status = branch_on_slots(r, &enough, err);
     if (status == TDM_NO_MEMORY)
         return status;
@@ -510,7 +513,8 @@ enum tdm_status tdm_relaxation_least(const struct tdm_estimator *e, enum tdm_ord
     uint64_t limits[TDM_MAX_PLACES];
     memcpy(limits, limit_bytes, sizeof(limits));
     limits[place] = 0;
-    enum tdm_status status = new_relaxation(e, order, limits, fixed_homes, sizes, &place, &r, err);
+    enum tdm_status status =
+        new_relaxation(e, order, limits, fixed_homes, sizes, &place, false, &r, err);
     if (status != TDM_OK)
         return status;
     status =
@@ -521,10 +525,35 @@ enum tdm_status tdm_relaxation_least(const struct tdm_estimator *e, enum tdm_ord
     return status;
 }
 
-void tdm_relaxation_warm(struct tdm_relaxation *r, const struct tdm_relaxation *other)
+struct tdm_prices tdm_relaxation_prices(const struct tdm_relaxation *r)
 {
-    if (r->row_count != other->row_count)
+    struct tdm_prices prices = {r->row_count, malloc((size_t)r->row_count * sizeof(double))};
+    if (prices.of_rows != NULL)
+        memcpy(prices.of_rows, r->centre, (size_t)r->row_count * sizeof(double));
+    return prices;
+}
+
+void tdm_relaxation_warm(struct tdm_relaxation *r, const struct tdm_prices *prices)
+{
+    /* a tight program has some rows more, at the end */
+    if (prices->of_rows == NULL || r->row_count < prices->count)
         return;
-    memcpy(r->found, other->centre, (size_t)r->row_count * sizeof(double));
+    memset(r->found, 0, (size_t)r->row_count * sizeof(double));
+    memcpy(r->found, prices->of_rows, (size_t)prices->count * sizeof(double));
     r->is_warm = true;
+}
+
+enum tdm_status tdm_relaxation_tighten(struct tdm_relaxation *r, double enough_seconds,
+                                       double tolerance, unsigned most, unsigned *made,
+                                       struct tdm_relaxed *relaxed, struct tdm_error *err)
+{
+    const struct tdm_enough enough = {enough_seconds, tolerance, most};
+    const unsigned before = r->solutions;
+    enum tdm_status status = tdm_relaxation_divide(r, &enough, most, err);
+    *made = r->solutions - before;
+    if (status == TDM_NO_MEMORY)
+        return status;
+    tdm_relaxation_weigh(r);
+    *relaxed = r->relaxed;
+    return TDM_OK;
 }

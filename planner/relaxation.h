@@ -36,6 +36,9 @@
  *   send_updated   backward >= head and top layer, and then all copies of updated state to the
  *                  host, which begin when the first update is done; in layer-major order without
  *                  the head's
+ *   both_ways_updated_*   the same from the first update on; only in tight programs, as the next
+ *   *_beside       >= layers at home on the device less all: in a part that has the state's ring,
+ *                  less none
  *   refetched      >= layers that run again less those at home on the device
  * Objective: forward + backward.
  *
@@ -91,6 +94,14 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum t
                                    const bool fixed_homes[TDM_STATES],
                                    const struct tdm_group_list *sizes,
                                    struct tdm_relaxation **relaxation, struct tdm_error *err);
+
+/* The same for tdm_relaxation_tighten(): with rows that no schedule is rounded from. */
+enum tdm_status tdm_relaxation_new_tight(const struct tdm_estimator *estimator,
+                                         enum tdm_order order,
+                                         const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                         const bool fixed_homes[TDM_STATES],
+                                         const struct tdm_group_list *sizes,
+                                         struct tdm_relaxation **relaxation, struct tdm_error *err);
 void tdm_relaxation_free(struct tdm_relaxation *relaxation);
 
 /* A bound without a solver, in a thirtieth of the time of a solution: memory and copies are free.
@@ -117,8 +128,25 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double e
                                      double tolerance, unsigned most, struct tdm_relaxed *relaxed,
                                      struct tdm_error *err);
 
-/* Starts from the best prices of another relaxation with the same model, limits and order. */
-void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_relaxation *other);
+/* Prices of rows. The owner frees of_rows. */
+struct tdm_prices {
+    int count;
+    double *of_rows; /* [count]; NULL: not known */
+};
+
+/* Copies the best prices; none without memory. */
+struct tdm_prices tdm_relaxation_prices(const struct tdm_relaxation *relaxation);
+
+/* Starts from the best prices of another relaxation with the same model, limits and order, if they
+ * are known. */
+void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_prices *prices);
+
+/* Goes on from a solution of a tight program: what is whole in a schedule becomes whole, until the
+ * bound reaches `enough_seconds`, or about `most` more solutions were made. *made: their number.
+ * The bound is never less than before. TDM_NO_MEMORY. */
+enum tdm_status tdm_relaxation_tighten(struct tdm_relaxation *relaxation, double enough_seconds,
+                                       double tolerance, unsigned most, unsigned *made,
+                                       struct tdm_relaxed *relaxed, struct tdm_error *err);
 
 /* Makes the list of groups that is best at the best prices, each with the settings nearest to what
  * its layers chose, and average splits. `groups` has space for one group per layer. *count: their

@@ -14,7 +14,7 @@ static double slot_mib_of(const struct tdm_estimator *e, enum tdm_state state)
     return tdm_estimator_comes(e, state) ? (double)most / TDM_MIB : 0;
 }
 
-static double slot_mib(const struct tdm_estimator *e)
+double tdm_relaxation_slot_mib(const struct tdm_estimator *e)
 {
     return slot_mib_of(e, TDM_STATE_MASTER) + slot_mib_of(e, TDM_STATE_MOMENTS);
 }
@@ -184,20 +184,24 @@ static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err
     int number;
     put_in_layers(&column,
                   layer_slot_mib(e, TDM_STATE_MASTER) + layer_slot_mib(e, TDM_STATE_MOMENTS));
-    tdm_column_put(&column, r->row[ROW_SLOTS_FORWARD], slot_mib(e));
-    tdm_column_put(&column, r->row[ROW_SLOTS_HEAD], slot_mib(e));
+    tdm_column_put(&column, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(e));
+    tdm_column_put(&column, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(e));
     tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken(r) / 2);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
+        tdm_column_put(&column, r->row[ROW_BOTH_UPDATED + bound],
+                       tdm_relaxation_slot_mib(e) * TDM_MIB * r->pricing.both_fetch[bound]);
     if (r->pricing.order == TDM_CHUNK_MAJOR)
         tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, slice));
     for (int k = 0; k < 2; k++)
         tdm_column_put(&column, r->row[unused[k].less], 1);
     r->plain_slots = r->plain_count;
-    enum tdm_status status = tdm_column_add(&column, "slots", 0, more_slots(e), 0, &r->slots, err);
+    enum tdm_status status = tdm_column_add(&column, "slots", 0, more_slots(e), 0, &number, err);
     for (int k = 0; k < 2 && status == TDM_OK; k++) {
         column = (struct tdm_column){r, 0};
         put_in_layers(&column, -layer_slot_mib(e, unused[k].state));
         tdm_column_put(&column, r->row[unused[k].unused], -1);
         tdm_column_put(&column, r->row[unused[k].less], -1);
+        r->plain_less[unused[k].state] = r->plain_count;
         status = tdm_column_add(&column, unused[k].name, 0, more_slots(e), 0, &number, err);
     }
     return status;
@@ -254,7 +258,7 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
     const double head =
         (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head_unit(e)) / TDM_MIB;
     const double bodies = tdm_relaxation_ring_bytes(e, e->base->prefetch + 1) / TDM_MIB;
-    const double slot = slot_mib(e), slots = more_slots(e) * slot;
+    const double slot = tdm_relaxation_slot_mib(e), slots = more_slots(e) * slot;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
     const double fetch = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
     const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch};

@@ -21,13 +21,27 @@ enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
  * device, the second where more goes to the host. */
 #define TDM_BOUNDS_BOTH 2
 
+/* What passes between host and device in slots of its own: inputs of groups; held inputs; kept and
+ * held stores; in chunk-major order K and V, and their gradients. Any of it needs its ring for a
+ * whole phase. */
+enum {
+    TDM_FAR_INPUT,
+    TDM_FAR_INNER,
+    TDM_FAR_KEPT,
+    TDM_FAR_HELD = TDM_FAR_KEPT + TDM_STORES,
+    TDM_FAR_KV = TDM_FAR_HELD + TDM_STORES,
+    TDM_FAR_SUMS,
+    TDM_FAR_KINDS
+};
+
 /* Amounts for all rows in which arcs take part: MiB and seconds of use, or the prices of these. */
 struct tdm_amounts {
     double *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS] */
     double compute;                /* backward */
     double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES];
     double both[TDM_IN_PHASES][TDM_BOUNDS_BOTH];
-    double again; /* layers that run again */
+    double again;            /* layers that run again */
+    bool far[TDM_FAR_KINDS]; /* of use alone: is any of it at the far place? */
 };
 
 /* Seconds of attention of chunks, in rising order, and prefix sums, for a kind of layers and a
@@ -68,6 +82,8 @@ struct tdm_pricing {
     const double *fixed[TDM_MAX_PLACES];
     double *from_fixed[TDM_MAX_PLACES];
     struct tdm_amounts prices;
+    bool is_barred[TDM_FAR_KINDS]; /* nothing of it may be at the far place */
+    bool has_ring[TDM_FAR_KINDS];  /* the rows count its ring */
     struct tdm_store_copies copies[TDM_STORES];
 };
 
@@ -96,6 +112,9 @@ double tdm_price_input(const struct tdm_pricing *pricing, uint32_t j, uint32_t a
 /* Further cost of the group itself: gradients in chunk-major order, layers that run again. */
 double tdm_price_group(const struct tdm_pricing *pricing, uint32_t a, uint32_t b,
                        struct tdm_amounts *use);
+
+/* Does attention of some layer copy what it needs, in place of whole rows of K and V? */
+bool tdm_relaxation_gathers(const struct tdm_estimator *e);
 
 /* Minimum workspace of a layer's backward, when everything possible is stored. Device rows always
  * include it. */
@@ -132,6 +151,10 @@ enum {
     ROW_LESS_MOMENTS,
     ROW_TAKEN,
     ROW_STALL,
+    ROW_BOTH_UPDATED, /* from here on of tight programs alone */
+    ROW_BOTH_UPDATED_LAST = ROW_BOTH_UPDATED + TDM_BOUNDS_BOTH - 1,
+    ROW_BESIDE, /* of each state */
+    ROW_BESIDE_LAST = ROW_BESIDE + TDM_STATE_MOMENTS,
     ROWS
 };
 
@@ -142,11 +165,27 @@ struct tdm_row_bounds {
 };
 
 struct tdm_plain_column {
+    int number; /* of the solver */
     double least, most, cost;
     size_t first, count; /* in `kept` */
 };
 
-#define TDM_MOST_PLAIN 32u
+#define TDM_MOST_PLAIN 36u
+
+/* A column that is an arc. */
+struct tdm_arc_column {
+    int number;
+    bool far[TDM_FAR_KINDS];
+};
+
+/* Phases in which rings are live. */
+enum { TDM_RINGS_FORWARD, TDM_RINGS_BACKWARD, TDM_RINGS };
+
+/* When to stop. */
+struct tdm_enough {
+    double seconds, tolerance;
+    unsigned solutions;
+};
 
 struct tdm_relaxation {
     struct tdm_pricing pricing;
@@ -164,18 +203,26 @@ struct tdm_relaxation {
     int *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
-    int slots;              /* the column `slots`, */
-    uint32_t plain_slots;   /* and its number in `plain` */
+    /* numbers in `plain` of columns whose limits or costs change; 0: there is no such column */
+    uint32_t plain_slots, plain_home[TDM_STATES], plain_less[TDM_STATES];
+    uint32_t plain_excess[TDM_MAX_PLACES];
+    double excess_price;    /* per MiB */
     bool *allowed;          /* [layers * layers]: arcs */
     bool *is_alike;         /* [layers]: a layer's costs equal those of the layer below */
     double *best;           /* [layers + 1] of the dynamic program */
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of the column under construction */
     struct tdm_entry *entries;
-    uint32_t arc_count;
-    bool is_warm;         /* `found` has prices of a similar program */
-    bool of_bytes;        /* minimises the bytes of a place, */
-    enum tdm_place least; /* this one. Then the bound is MiB */
+    uint32_t arc_count, arc_capacity;
+    struct tdm_arc_column *arcs; /* [arc_count] */
+    unsigned solutions;          /* made so far */
+    bool is_converged;           /* the last one was within the tolerance */
+    double ring_mib[TDM_RINGS];  /* which the rows of the device count */
+    bool is_tight;               /* has rows that only tightening needs */
+    bool is_free[TDM_STATES];    /* homes are not fixed */
+    bool is_warm;                /* `found` has prices of a similar program */
+    bool of_bytes;               /* minimises the bytes of a place, */
+    enum tdm_place least;        /* this one. Then the bound is MiB */
     double bound_seconds;
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on choices. */
@@ -196,6 +243,9 @@ struct tdm_column {
 };
 
 void tdm_column_put(struct tdm_column *column, int row, double value);
+
+/* Changes the limits of a column by its number in `plain`; does nothing for 0. */
+void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least, double most);
 enum tdm_status tdm_column_add(struct tdm_column *column, const char *name, double least,
                                double most, double cost, int *number, struct tdm_error *err);
 
@@ -243,6 +293,9 @@ double tdm_relaxation_taken_less(const struct tdm_relaxation *r, enum tdm_state 
                                  uint32_t unit);
 double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r);
 
+/* MiB that one slot of the rings of masters and moments has at most, of both together. */
+double tdm_relaxation_slot_mib(const struct tdm_estimator *e);
+
 /* Adds the column of an arc, from `r->use` and the prices. */
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
                                        struct tdm_error *err);
@@ -251,6 +304,27 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
  * stores it in `best` and `from`, and returns its cost. */
 void tdm_relaxation_use(struct tdm_relaxation *r, const double *prices);
 double tdm_relaxation_path(struct tdm_relaxation *r);
+
+/* Tries prices `weight` of the way from the solver's to the best so far, and keeps them if their
+ * bound is better. */
+void tdm_relaxation_try(struct tdm_relaxation *r, double weight);
+
+/* Adds the arcs of the last path. */
+enum tdm_status tdm_relaxation_add_path(struct tdm_relaxation *r, struct tdm_error *err);
+
+/* Solves, in turn with finding arcs. */
+enum tdm_status tdm_relaxation_iterate(struct tdm_relaxation *r, const struct tdm_enough *enough,
+                                       struct tdm_error *err);
+
+/* Divides a solved, tight program into parts, of which each schedule is in one: with one slot for
+ * moments, or with more; with a ring for what passes in slots, or without. The bound is the
+ * smallest of the parts'. Makes about `most` solutions at most. The solver is left with the whole
+ * program. */
+enum tdm_status tdm_relaxation_divide(struct tdm_relaxation *r, const struct tdm_enough *enough,
+                                      unsigned most, struct tdm_error *err);
+
+/* Seconds per MiB of all rows of a place, at the best prices. */
+double tdm_relaxation_place_price(const struct tdm_relaxation *r, enum tdm_place place);
 
 /* Fill `relaxed`: the first sets homes from the solver's last solution; the second sets bound,
  * prices and binding rows from the best prices. */

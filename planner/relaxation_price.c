@@ -355,12 +355,15 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
             (int)tdm_store_type((enum tdm_store)s)->needed_without == s; /* the rerun reads it */
         m.reads[s] = m.again && rerun ? 2 : 1;
         double near = mib * kept_near;
-        double far = mib * kept_far + copies->stash + m.reads[s] * copies->fetch;
+        double far = p->is_barred[TDM_FAR_KEPT + s]
+                         ? NEVER
+                         : mib * kept_far + copies->stash + m.reads[s] * copies->fetch;
         m.kept_place[s] = far < near ? p->far : TDM_DEVICE;
         m.kept_price[s] = !m.keeps ? NEVER : far < near ? far : near;
         near = mib * held_near;
         far = mib * held_far + copies->hold + copies->fetch;
-        m.held_place[s] = m.by_layer && far < near ? p->far : TDM_DEVICE;
+        m.held_place[s] =
+            m.by_layer && far < near && !p->is_barred[TDM_FAR_HELD + s] ? p->far : TDM_DEVICE;
         m.held_price[s] = tdm_is_far(m.held_place[s]) ? far : near;
     }
     if (m.by_layer)
@@ -372,6 +375,7 @@ static void use_kept(const struct member *m, struct tdm_amounts *use, int s, dou
 {
     add_life(m->p, use, m->kept_place[s], m->kept, count * m->bytes[s] / TDM_MIB);
     if (tdm_is_far(m->kept_place[s])) {
+        use->far[TDM_FAR_KEPT + s] |= count > 0;
         add_send(m->p, use, TDM_IN_FORWARD, count, m->bytes[s]);
         add_fetch(m->p, use, TDM_IN_BACKWARD, count * m->reads[s], m->bytes[s]);
     }
@@ -381,6 +385,7 @@ static void use_held(const struct member *m, struct tdm_amounts *use, int s, dou
 {
     add_life(m->p, use, m->held_place[s], m->held, count * m->bytes[s] / TDM_MIB);
     if (tdm_is_far(m->held_place[s])) {
+        use->far[TDM_FAR_HELD + s] |= count > 0;
         add_send(m->p, use, TDM_IN_BACKWARD, count, m->bytes[s]);
         add_fetch(m->p, use, TDM_IN_BACKWARD, count, m->bytes[s]);
     }
@@ -590,28 +595,33 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
                          1); /* share of one row, which the group's layers share */
     if (gathers)             /* the row has one slot, and attention copies what it needs */
         ring = 0;
+    const double kv_ring = p->has_ring[TDM_FAR_KV] ? 0 : ring,
+                 sum_ring = p->has_ring[TDM_FAR_SUMS] ? 0 : ring;
     double fetch = gathers ? 0 : 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
     double send = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
     double near = mib * price_of(p, TDM_DEVICE, m->kv_kept);
     double far =
-        mib * (price_of(p, p->far, m->kept) + ring * price_of(p, TDM_DEVICE, m->held)) +
+        mib * (price_of(p, p->far, m->kept) + kv_ring * price_of(p, TDM_DEVICE, m->held)) +
         n * price_send(p, TDM_IN_FORWARD, bytes) +
         (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
             bytes * fetch +
         ((seen - n) * p->price_fetch[TDM_IN_FORWARD] + seen * p->price_fetch[TDM_IN_BACKWARD]) *
             bytes;
     double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
-    double sum_far = sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
+    double sum_far = sum_mib * sum_ring * price_of(p, TDM_DEVICE, m->held) +
                      (seen - n) * sums *
                          (p->prices.send[TDM_IN_BACKWARD] * send + p->price_send[TDM_IN_BACKWARD]);
+    far = p->is_barred[TDM_FAR_KV] ? NEVER : far;
+    sum_far = p->is_barred[TDM_FAR_SUMS] ? NEVER : sum_far;
     bool is_far = far < near, sum_is_far = sum_far < sum_near;
     if (choice != NULL) {
         choice->kv_kept[is_far ? p->far : TDM_DEVICE] = n;
         choice->far_kv_gradients = sum_is_far ? 1 : 0;
     }
     if (use != NULL && is_far) {
+        use->far[TDM_FAR_KV] = true;
         add_life(p, use, p->far, m->kept, mib);
-        add_life(p, use, TDM_DEVICE, m->held, mib * ring);
+        add_life(p, use, TDM_DEVICE, m->held, mib * kv_ring);
         add_send(p, use, TDM_IN_FORWARD, n, bytes);
         use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
         use->fetch[TDM_IN_BACKWARD] += seen * bytes * fetch;
@@ -621,7 +631,8 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
         add_life(p, use, TDM_DEVICE, m->kv_kept, mib);
     }
     if (use != NULL && sum_is_far) {
-        add_life(p, use, TDM_DEVICE, m->held, sum_mib * ring);
+        use->far[TDM_FAR_SUMS] = true;
+        add_life(p, use, TDM_DEVICE, m->held, sum_mib * sum_ring);
         use->send[TDM_IN_BACKWARD] += (seen - n) * sums * send;
         add_both(use, TDM_IN_BACKWARD, (seen - n) * sums, p->both_send);
     } else if (use != NULL) {
@@ -846,11 +857,14 @@ double tdm_price_input(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     double near = mib * price_of(p, TDM_DEVICE, life);
     double far = mib * price_of(p, p->far, life) +
                  n * (price_send(p, phase, bytes) + reads * price_fetch(p, TDM_IN_BACKWARD, bytes));
+    const int kind = stored ? TDM_FAR_INPUT : TDM_FAR_INNER;
+    far = p->is_barred[kind] ? NEVER : far;
     if (far < near)
         *place = p->far;
     if (use != NULL) {
         add_life(p, use, *place, life, mib);
         if (tdm_is_far(*place)) {
+            use->far[kind] = true;
             add_send(p, use, phase, n, bytes);
             add_fetch(p, use, TDM_IN_BACKWARD, n * reads, bytes);
         }
@@ -893,6 +907,14 @@ double tdm_price_group(const struct tdm_pricing *p, uint32_t a, uint32_t b, stru
     if (use != NULL)
         add_life(p, use, TDM_DEVICE, life, mib);
     return price + mib * price_of(p, TDM_DEVICE, life);
+}
+
+bool tdm_relaxation_gathers(const struct tdm_estimator *e)
+{
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        if (gathers(e, layer))
+            return true;
+    return false;
 }
 
 uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer)

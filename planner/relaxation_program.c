@@ -28,6 +28,12 @@ static uint64_t layer_gradient(const struct tdm_estimator *e, uint32_t layer)
            staying[layer];
 }
 
+/* Bytes on the host of one slot for gradients of layers that are updated there. */
+static uint64_t host_slot(const struct tdm_estimator *e)
+{
+    return e->host_ring / larger(e->base->rings.optimizer, 1);
+}
+
 /* Bytes of each row without states and arcs. */
 static void find_fixed(struct tdm_relaxation *r)
 {
@@ -53,6 +59,8 @@ static void find_fixed(struct tdm_relaxation *r)
                        e->staying_below[e->far][e->layers] - e->staying_below[e->far][layer + 1];
         if (by_layer || layer < top)
             far += e->head_stays[e->far];
+        if (!tdm_updates_at_end(e->base))
+            far += host_slot(e);
         r->fixed[e->far][layer] = (double)far / TDM_MIB;
     }
     double *device = r->fixed[TDM_DEVICE] + e->layers;
@@ -65,9 +73,12 @@ static void find_fixed(struct tdm_relaxation *r)
         (double)(all + n * e->x + e->tied_gradient + e->head_gradient + tdm_head_work(e)) / TDM_MIB;
     device[TDM_AT_UPDATE] =
         (double)(all + n * e->x + e->tied_gradient + e->head_gradient) / TDM_MIB;
+    /* in layer-major order all of this is there when the head is updated */
+    const bool in_backward = by_layer && tdm_relaxation_updates_in_backward(e);
     r->fixed[e->far][e->layers + TDM_AT_FORWARD] =
         (double)(e->stateless_bytes[e->far] +
-                 e->base->machine->topology.places[e->far].runtime_bytes) /
+                 e->base->machine->topology.places[e->far].runtime_bytes +
+                 (in_backward ? e->host_head + host_slot(e) : 0)) /
         TDM_MIB;
 }
 
@@ -243,6 +254,7 @@ static double last_slice_seconds(const struct tdm_estimator *e, enum tdm_state s
  * the host. While the last slice is sent, nothing is fetched, so the link carries less. */
 struct in_backward {
     double fetch, both[TDM_BOUNDS_BOTH];
+    double updated[TDM_BOUNDS_BOTH]; /* in `both_ways_updated` */
 };
 
 static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enum tdm_state state,
@@ -263,12 +275,16 @@ static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enu
     struct in_backward copies = {
         .fetch = (comes ? tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit) : 0) + last};
     const struct tdm_machine *machine = e->base->machine;
-    for (int i = 0; i < TDM_BOUNDS_BOTH; i++)
-        copies.both[i] =
-            fetched * p->both_fetch[i] +
+    const double updated = state == TDM_STATE_WEIGHTS ? 0 : fetched;
+    for (int i = 0; i < TDM_BOUNDS_BOTH; i++) {
+        const double sent =
             tdm_relaxation_sent_bytes(e, state, unit) * p->both_send[i] +
-            last * (1 - tdm_machine_link_rate(machine, TDM_LINK_D2H) * p->both_send[i]) +
+            last * (1 - tdm_machine_link_rate(machine, TDM_LINK_D2H) * p->both_send[i]);
+        copies.both[i] =
+            fetched * p->both_fetch[i] + sent +
             first * (1 - tdm_machine_link_rate(machine, TDM_LINK_H2D) * p->both_fetch[i]);
+        copies.updated[i] = is_updated_late(r, unit) ? updated * p->both_fetch[i] + sent : 0;
+    }
     return copies;
 }
 
@@ -313,7 +329,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         5 * (double)(stashed + n) * base->machine->copy_seconds;
     /* in layer-major order, nothing is sent in the backward before the head is done */
     const double head = by_layer ? e->head_seconds : 0;
-    /* before that, no update is made */
+    /* before that, no update is made, and what was fetched for one is in slots */
+    const double in_slots = tdm_relaxation_slot_mib(e) * TDM_MIB;
     const double updating = by_layer ? e->head_seconds : seconds_to_update(e);
     double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
                       all_attention_grad(e);
@@ -338,6 +355,10 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BOTH_BACKWARD] = {"both_ways_backward_fetch", head - turn * both[0], TDM_UNBOUNDED},
         [ROW_BOTH_BACKWARD_LAST] = {"both_ways_backward_send", head - turn * both[1],
                                     TDM_UNBOUNDED},
+        [ROW_BOTH_UPDATED] = {"both_ways_updated_fetch", updating - in_slots * both[0],
+                              TDM_UNBOUNDED},
+        [ROW_BOTH_UPDATED_LAST] = {"both_ways_updated_send", updating - in_slots * both[1],
+                                   TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
         [ROW_SLOTS_FORWARD] = {"slots_forward", 0, TDM_UNBOUNDED},
         [ROW_SLOTS_HEAD] = {"slots_head", 0, TDM_UNBOUNDED},
@@ -345,6 +366,9 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_UNUSED_MOMENTS] = {"unused_moments", 0, TDM_UNBOUNDED},
         [ROW_LESS_MASTER] = {"less_master", 0, TDM_UNBOUNDED},
         [ROW_LESS_MOMENTS] = {"less_moments", 0, TDM_UNBOUNDED},
+        [ROW_BESIDE + TDM_STATE_WEIGHTS] = {"weights_beside", -(double)r->layers, TDM_UNBOUNDED},
+        [ROW_BESIDE + TDM_STATE_MASTER] = {"master_beside", -(double)r->layers, TDM_UNBOUNDED},
+        [ROW_BESIDE + TDM_STATE_MOMENTS] = {"moments_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_TAKEN] = {"taken", updating - tdm_relaxation_taken_ahead(r), TDM_UNBOUNDED},
         [ROW_STALL] = {"stall", -tdm_relaxation_head_update(r), TDM_UNBOUNDED},
     };
@@ -356,7 +380,9 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     }
     if (status == TDM_OK)
         status = add_place_rows(r, limit_bytes, err);
-    for (int i = 0; i < ROWS && status == TDM_OK; i++)
+    for (int i = r->is_tight ? ROWS : ROW_BOTH_UPDATED; i < ROWS; i++)
+        r->row[i] = -1;
+    for (int i = 0; i < (r->is_tight ? ROWS : ROW_BOTH_UPDATED) && status == TDM_OK; i++)
         status = add_row(r, rows[i].name, rows[i].least, rows[i].most, &r->row[i], err);
     return status;
 }
@@ -373,12 +399,24 @@ enum tdm_status tdm_column_add(struct tdm_column *column, const char *name, doub
                                double most, double cost, int *number, struct tdm_error *err)
 {
     struct tdm_relaxation *r = column->r;
-    r->plain[r->plain_count++] =
-        (struct tdm_plain_column){least, most, cost, r->kept_count, column->count};
+    struct tdm_plain_column *plain = &r->plain[r->plain_count++];
+    *plain = (struct tdm_plain_column){
+        .least = least, .most = most, .cost = cost, .first = r->kept_count, .count = column->count};
     memcpy(r->kept + r->kept_count, r->entries, column->count * sizeof(*r->entries));
     r->kept_count += column->count;
-    return tdm_solver_column(r->solver, name, least, most, cost, r->entries, column->count, number,
-                             err);
+    enum tdm_status status = tdm_solver_column(r->solver, name, least, most, cost, r->entries,
+                                               column->count, &plain->number, err);
+    *number = plain->number;
+    return status;
+}
+
+void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least, double most)
+{
+    if (plain == 0)
+        return;
+    r->plain[plain].least = least;
+    r->plain[plain].most = most;
+    tdm_solver_limit(r->solver, r->plain[plain].number, least, most);
 }
 
 static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *err)
@@ -402,6 +440,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         tdm_column_put(&backward, r->row[ROW_BOTH + bound], 1);
         tdm_column_put(&backward, r->row[ROW_BOTH_BACKWARD + bound], 1);
+        tdm_column_put(&backward, r->row[ROW_BOTH_UPDATED + bound], 1);
     }
     tdm_column_put(&backward, r->row[ROW_TAKEN], 1);
     if (status == TDM_OK)
@@ -417,7 +456,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
 static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    double price = 0.1 * tdm_estimator_forward_seconds(r->pricing.e);
+    double price = r->excess_price = 0.1 * tdm_estimator_forward_seconds(r->pricing.e);
     for (int k = 0; k < TDM_PLANNED_PLACES && status == TDM_OK; k++) {
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         struct tdm_column column = {r, 0};
@@ -430,6 +469,7 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
         if (!tdm_is_far(place))
             tdm_column_put(&column, r->row[ROW_EMBEDDING], -1);
         snprintf(name, sizeof(name), "excess_%s", place_name(r, place));
+        r->plain_excess[place] = r->plain_count;
         status = tdm_column_add(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
     }
     return status;
@@ -463,6 +503,7 @@ static void put_copies(struct tdm_column *column, enum tdm_state state, uint32_t
         tdm_column_put(column, r->row[ROW_BOTH + bound],
                        both_seconds(r, bound, times, state, unit));
         tdm_column_put(column, r->row[ROW_BOTH_BACKWARD + bound], backward.both[bound]);
+        tdm_column_put(column, r->row[ROW_BOTH_UPDATED + bound], backward.updated[bound]);
     }
 }
 
@@ -513,6 +554,27 @@ static double buffer_mib_at_embedding(const struct tdm_relaxation *r, enum tdm_s
            TDM_MIB;
 }
 
+/* Adds the column of layers at home on the device beside which there is a ring. Where some layers
+ * pass it, it is there as a whole, and the column of layers is counted with a part of it. */
+static enum tdm_status add_beside(struct tdm_relaxation *r, enum tdm_state state,
+                                  struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    struct tdm_column column = {r, 0};
+    const double mib =
+        LEAST_SLOTS * (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB / r->layers;
+    int number;
+    char name[48];
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        tdm_column_put(&column, r->place[TDM_DEVICE][i],
+                       tdm_relaxation_has_ring(r, state, i) ? mib : 0);
+    tdm_column_put(&column, r->row[ROW_EMBEDDING], state == TDM_STATE_WEIGHTS ? mib : 0);
+    tdm_column_put(&column, r->row[ROW_END], has_rings_at_end(e) ? mib : 0);
+    tdm_column_put(&column, r->row[ROW_BESIDE + (int)state], 1);
+    snprintf(name, sizeof(name), "%s_beside_ring", tdm_state_name(state));
+    return tdm_column_add(&column, name, 0, TDM_UNBOUNDED, 0, &number, err);
+}
+
 /* Adds the column of layers at home on the device. Rows already count all layers as if none were,
  * so entries are differences. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
@@ -523,15 +585,16 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     struct tdm_column column = {r, 0};
     double layers = r->layers;
     double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
-    double slots = LEAST_SLOTS;
+    const double ring = LEAST_SLOTS / layers;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
         tdm_column_put(&column, r->place[TDM_DEVICE][i],
-                       mib * (tdm_relaxation_has_ring(r, state, i) ? 1 - slots / layers : 1));
+                       mib * (tdm_relaxation_has_ring(r, state, i) ? 1 - ring : 1));
         tdm_column_put(&column, r->place[e->far][i], -mib);
     }
-    tdm_column_put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
-    tdm_column_put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
+    tdm_column_put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - ring : 1));
+    tdm_column_put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - ring : 1));
+    tdm_column_put(&column, r->row[ROW_BESIDE + (int)state], -1);
     tdm_column_put(&column, r->row[ROW_FAR_END], -mib);
     put_copies(&column, state, 0, weights);
     if (weights)
@@ -543,6 +606,8 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
                        tdm_relaxation_unused_slots(r));
     double least = fixed ? base->homes[state].device_layers : 0;
     double most = fixed ? base->homes[state].device_layers : layers;
+    r->is_free[state] = least < most;
+    r->plain_home[state] = r->plain_count;
     return tdm_column_add(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
 }
 
@@ -618,6 +683,7 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
                 alone[ROW_BOTH + bound] -=
                     both_seconds(r, bound, times, state, k < r->layers ? 0 : unit);
                 alone[ROW_BOTH_BACKWARD + bound] -= backward.both[bound];
+                alone[ROW_BOTH_UPDATED + bound] -= backward.updated[bound];
             }
             if (k < r->layers)
                 continue;
@@ -677,6 +743,8 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
         bool fixed = fixed_homes[state];
         status = add_home(r, (enum tdm_state)state, fixed, err);
+        if (status == TDM_OK && r->is_tight)
+            status = add_beside(r, (enum tdm_state)state, err);
         for (int head = 0; head < 2 && status == TDM_OK; head++)
             status = add_share(r, (enum tdm_state)state, head, fixed, err);
     }
@@ -699,7 +767,14 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
 {
     char name[48];
     struct tdm_column column = {r, 0};
-    int number;
+    if (r->arc_count == r->arc_capacity) {
+        const uint32_t capacity = 2 * r->arc_capacity + 256;
+        struct tdm_arc_column *arcs = realloc(r->arcs, capacity * sizeof(*arcs));
+        if (arcs == NULL)
+            return no_memory(err);
+        r->arcs = arcs;
+        r->arc_capacity = capacity;
+    }
     tdm_column_put(&column, r->node[a], 1);
     tdm_column_put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
     for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
@@ -719,7 +794,11 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
         tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], -backward);
     }
     tdm_column_put(&column, r->row[ROW_AGAIN], -r->use.again);
-    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count++);
-    return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,
-                             &number, err);
+    struct tdm_arc_column *arc = &r->arcs[r->arc_count];
+    memcpy(arc->far, r->use.far, sizeof(arc->far));
+    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count);
+    enum tdm_status status = tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries,
+                                               column.count, &arc->number, err);
+    r->arc_count += status == TDM_OK;
+    return status;
 }

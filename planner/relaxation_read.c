@@ -13,7 +13,7 @@ void tdm_relaxation_read(struct tdm_relaxation *r)
     }
 }
 
-static double place_price(const struct tdm_relaxation *r, enum tdm_place place)
+double tdm_relaxation_place_price(const struct tdm_relaxation *r, enum tdm_place place)
 {
     const double *prices = r->centre;
     double price = tdm_price_at_most(prices, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END]);
@@ -56,13 +56,16 @@ static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *rel
     for (int i = ROW_COMPUTE; i <= ROW_BOTH_BACKWARD_LAST; i++)
         add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
                     fmax(r->centre[r->row[i]], 0));
+    for (int i = ROW_BOTH_UPDATED; i <= ROW_BOTH_UPDATED_LAST && r->is_tight; i++)
+        add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
+                    fmax(r->centre[r->row[i]], 0));
 }
 
 void tdm_relaxation_weigh(struct tdm_relaxation *r)
 {
     r->relaxed.bound_seconds = r->bound_seconds;
-    r->relaxed.device_seconds_per_gib = 1024 * place_price(r, TDM_DEVICE);
-    r->relaxed.host_seconds_per_gib = 1024 * place_price(r, r->pricing.far);
+    r->relaxed.device_seconds_per_gib = 1024 * tdm_relaxation_place_price(r, TDM_DEVICE);
+    r->relaxed.host_seconds_per_gib = 1024 * tdm_relaxation_place_price(r, r->pricing.far);
     find_binding(r, &r->relaxed);
 }
 

@@ -79,7 +79,7 @@ static void make_falling_groups(struct tdm_local_search *s, uint32_t count, doub
  * less the higher it is. */
 static void start_falling(struct tdm_local_search *s)
 {
-    static const double falls[] = {0.5, 0.85};
+    static const double falls[] = {0.5, 0.85, 0.95};
     const uint32_t layers = s->space->schedule->model->layers;
     for (uint32_t count = 2; count < layers && !s->limits->fixed_groups; count += 1 + count / 8)
         for (size_t fall = 0; fall < sizeof(falls) / sizeof(falls[0]); fall++)

@@ -173,6 +173,18 @@ void tdm_solver_limit(struct tdm_solver *solver, int column, double least, doubl
         glp_set_col_bnds(solver->problem, column + 1, kind_of(least, most), least, most);
 }
 
+void tdm_solver_cost(struct tdm_solver *solver, int column, double cost)
+{
+    if (!is_broken(solver))
+        glp_set_obj_coef(solver->problem, column + 1, cost);
+}
+
+void tdm_solver_limit_row(struct tdm_solver *solver, int row, double least, double most)
+{
+    if (!is_broken(solver))
+        glp_set_row_bnds(solver->problem, row + 1, kind_of(least, most), least, most);
+}
+
 /* A copy of the program's matrix. */
 struct matrix {
     int rows, columns, entries;

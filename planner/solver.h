@@ -46,6 +46,12 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
 /* Changes the limits of a column. */
 void tdm_solver_limit(struct tdm_solver *solver, int column, double least, double most);
 
+/* Changes the cost of a column. */
+void tdm_solver_cost(struct tdm_solver *solver, int column, double cost);
+
+/* Changes the limits of a row. */
+void tdm_solver_limit_row(struct tdm_solver *solver, int row, double least, double most);
+
 /* Solves, within a number of iterations. TDM_INFEASIBLE if there is no solution, TDM_INTERNAL if
  * the solver gives up. */
 enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, struct tdm_error *err);
