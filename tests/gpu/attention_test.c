@@ -493,6 +493,19 @@ static void repeat(struct gpu_test *test, const struct tdm_attend *a, const stru
     free_result(&got);
 }
 
+/* Is the next shape one of this process? TDM_SHARE=K/N: of each N shapes the K-th (from 0) is. */
+static bool is_ours(void)
+{
+    static unsigned long next;
+    const char *share = getenv("TDM_SHARE");
+    unsigned long k = 0, n = 1;
+    if (share != NULL && *share != '\0' && (sscanf(share, "%lu/%lu", &k, &n) != 2 || k >= n)) {
+        fprintf(stderr, "TDM_SHARE=%s is not K/N with K < N\n", share);
+        exit(99);
+    }
+    return next++ % n == k;
+}
+
 /* Shapes with more than TDM_MOST_PRODUCTS products of an element of q and one of K are left out.
  * `scale` multiplies the queries. `writes`: dK and dV of the first of several slots are written. */
 static void run_shape(struct gpu_test *test, const struct shape *s, float scale, bool repeats,
@@ -507,6 +520,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
     const uint64_t keys = (s->slots - 1) * s->chunk_tokens + s->tokens;
     const char *most = getenv("TDM_MOST_PRODUCTS");
     uint64_t starts[16] = {0};
+    if (!is_ours())
+        return;
     if (most != NULL && *most != '\0' && (double)elements * (double)keys > atof(most))
         return;
     if (TDM_CUDA(cudaStreamCreate(&stream), &err) != TDM_OK)
