@@ -429,12 +429,17 @@ int main(int argc, char **argv)
         {16384, 32768, 28, 4, 128, 0, 0, false},
         {16384, 65536, 28, 4, 128, 0, 0, false},
         {16384, 262144, 28, 4, 128, 0, 0, false},
+        /* other first chunks, and the heads of Llama 3.1 8B */
+        {2048, 2048, 28, 4, 128, 0, 0, false},
+        {8192, 8192, 28, 4, 128, 0, 0, false},
+        {4096, 4096, 32, 8, 128, 0, 0, false},
+        {16384, 16384, 32, 8, 128, 0, 0, false},
     };
     const uint64_t most = 262144, most_tokens = 20480, row = (uint64_t)HEADS * DIM;
     const char *command = NULL;
     double seconds = 1;
     bool all_kinds = false;
-    uint32_t only = 0; /* a bit for each */
+    uint64_t only = 0; /* a bit for each */
     uint64_t budget = 0;
     meter = meter_open();
     for (int i = 1; i < argc; i++) {
@@ -445,7 +450,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = atof(argv[++i]);
         else if (strcmp(argv[i], "--row") == 0 && i + 1 < argc)
-            only |= 1u << (atoi(argv[++i]) & 31);
+            only |= UINT64_C(1) << (atoi(argv[++i]) & 63);
         else if (strcmp(argv[i], "--peer") == 0 && i + 1 < argc)
             command = argv[++i];
         else

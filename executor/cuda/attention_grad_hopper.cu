@@ -26,11 +26,12 @@
  * first rows are copied, while the last steps of this one run; its keys when dV is on its way. bf16
  * sums, and tiles that are not whole, are stored by the warpgroups.
  *
- * If the chunk itself has few tiles, each query head of them is an item (item.is_split). The items
- * of a tile then add dK and dV one after the other. Otherwise the last tiles would leave most of
- * the card idle. With a window all tiles are split, and so are those of keys that visit, if that
- * leaves less of the card idle. find_part (attention_grad_pages.cuh) defines the order in which
- * these items are handed out.
+ * If the chunk itself has few tiles, they are split by query heads (item.is_split): each head, or
+ * two of them, is an item, which takes a tile of rows of both before it goes on to the tile before.
+ * The items of a tile then add dK and dV one after the other. Otherwise the last tiles would leave
+ * most of the card idle. With a window all tiles are split, and so are those of keys that visit, if
+ * that leaves less of the card idle. find_part (attention_grad_pages.cuh) defines the order in
+ * which these items are handed out.
  *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that all query pages list is one
  * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
@@ -55,9 +56,9 @@
 #define DS_BYTES (STEP * TILE * 2)
 #define FACTS_BYTES (2 * STEP * 4)
 
-/* The chunk's own tiles are split by query heads if there are fewer than this: about four for each
+/* The chunk's own tiles are split by query heads if there are fewer than this: about eight for each
  * multiprocessor of a card with some 132. */
-#define FEW_TILES 528u
+#define FEW_TILES 1056u
 
 /* The beginning and the end of an item take about as long as this many steps. */
 #define PART_STEPS 4u
@@ -235,8 +236,8 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
         w.kv_head = ticket % a.kv_heads;
         tile = tiles.first + ticket / a.kv_heads;
         if (tile >= tiles.split) {
-            find_part(tiles.part_lag, x.parts, x.key_tiles - tiles.split, tile - tiles.split,
-                      w.part, tile);
+            find_part(tiles.part_lag, x.parts_at_once, x.parts, x.key_tiles - tiles.split,
+                      tile - tiles.split, w.part, tile);
             tile += tiles.split;
             w.is_split = true;
         }
@@ -262,8 +263,9 @@ static __device__ __forceinline__ uint32_t again(uint32_t parameter)
 }
 
 /* Iterator over the steps of an item; a step is a tile of rows of one query head. For a range of
- * keys: query heads one after the other, each with falling rows. Over lists: query pages by falling
- * number, for each its query heads, each with falling rows. */
+ * keys: query heads one after the other, each with falling rows; if it is split, falling rows, each
+ * of all its heads, so that no tile reaches the second head before tiles of more rows do. Over
+ * lists: query pages by falling number, for each its query heads, each with falling rows. */
 template <bool LISTS> struct step_cursor;
 
 template <> struct step_cursor<false> {
@@ -285,7 +287,7 @@ template <> struct step_cursor<false> {
                 end = middle;
         }
         end_tile = low;
-        head = w.head;
+        head = w.is_split ? w.end_head - 1 : w.head;
         row_tile = end_tile;
     }
 
@@ -295,9 +297,13 @@ template <> struct step_cursor<false> {
     }
 
     /* Advances to the next step. There are count() steps. */
-    __device__ __forceinline__ void next(const plan &, const item &)
+    __device__ __forceinline__ void next(const plan &, const item &w)
     {
-        if (row_tile == begin_tile) {
+        if (w.is_split) {
+            if (++head < w.end_head)
+                return;
+            head = w.head;
+        } else if (row_tile == begin_tile) {
             row_tile = end_tile;
             head++;
         }
@@ -1290,31 +1296,34 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     x.key_turns = x.dq_turns + 2 * (uint64_t)a->query_heads * x.row_tiles;
     x.ticket = x.key_turns + (uint64_t)x.key_tiles * a->kv_heads;
     const uint32_t ratio = a->query_heads / a->kv_heads;
-    /* A part has a fixed cost of a few steps. But if heads come one after the other, a tile of few
-     * rows would wait for tiles of many */
-    x.part_heads = lists && ratio > 3 ? 2 : 1;
-    x.parts = (ratio + x.part_heads - 1) / x.part_heads;
-    /* A lag of all tiles runs the parts one after the other. A smaller lag starts the long tiles
-     * earlier, and spreads blocks that add to the same dQ over time. But then the rows of about
-     * three parts at a time, with their gradients and sums of dQ, must stay in the L2 cache. */
     const uint32_t tiles_before =
         visits ? x.key_tiles : (uint32_t)((a->first_token - a->key_token) / TILE);
     const uint32_t own_tiles = x.key_tiles - tiles_before;
-    const uint64_t row_bytes = (uint64_t)x.part_heads * P::DIM * (2 + 2 + 4) * a->kv_heads;
+    const struct tdm_selector *selector = &a->lists.rule.selector;
+    const bool is_window =
+        selector->kind == TDM_SELECT_WINDOW && selector->window < a->first_token + a->tokens;
+    /* A part has a fixed cost of a few steps. So parts have two heads, but for heads of 64 and
+     * windows, where that was slower, and visiting keys (parts_are_faster). */
+    const bool in_pairs = lists || (P::DIM == 128 && !is_window && !visits);
+    x.part_heads = in_pairs && ratio > 3 ? 2 : 1;
+    x.parts = (ratio + x.part_heads - 1) / x.part_heads;
+    /* A lag of all tiles runs the parts one after the other. A smaller lag starts the long tiles
+     * earlier, and spreads blocks that add to the same dQ over time; so do two parts that begin
+     * together. But then the rows of some heads of each KV head, with their gradients and sums of
+     * dQ, must stay in the L2 cache: those of three heads are counted. */
+    const uint64_t row_bytes = (uint64_t)P::DIM * (2 + 2 + 4) * a->kv_heads;
     const bool fits = 3 * a->tokens * row_bytes <= CACHE_BYTES;
     x.part_lag = visits ? x.key_tiles : fits ? (3 * own_tiles + 7) / 8 : own_tiles;
+    x.parts_at_once = fits ? x.part_heads : 1;
     /* Documents have fewer rows. Their tiles are short, so that blocks that add to the same dQ
      * follow each other too closely if parts come one after the other. */
     if (!fits && a->documents.count > 1)
-        x.half_lag_rows = (uint32_t)(CACHE_BYTES / (2 * row_bytes));
+        x.half_lag_rows = (uint32_t)(CACHE_BYTES / (2 * x.part_heads * row_bytes));
     x.whole_tiles = x.key_tiles;
     /* Where a window ends before the chunk does, tiles have rising numbers of rows. Blocks with all
      * query heads of such tiles would soon be at different heads, and the rows of all heads do not
      * fit in the L2 cache. So all tiles are split. A part lags by the tiles before the chunk that
      * are seen: its rising tiles then run beside the falling ones of the part before. */
-    const struct tdm_selector *selector = &a->lists.rule.selector;
-    const bool is_window =
-        selector->kind == TDM_SELECT_WINDOW && selector->window < a->first_token + a->tokens;
     const uint64_t window_tiles = (selector->window + TILE - 1) / TILE;
     if (is_window && tiles_before > 0) {
         x.half_lag_rows = 0;

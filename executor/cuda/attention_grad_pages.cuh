@@ -35,6 +35,7 @@ struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* parts of a split tile, and query heads of a part */
     uint32_t part_lag;          /* how many tiles a part lags behind the part before it */
+    uint32_t parts_at_once;     /* so many parts begin together, without a lag */
     uint32_t half_lag_rows;     /* if no document has more rows in the chunk, it lags by half of the
                                  * chunk's tiles instead; 0: never */
     uint32_t whole_tiles;       /* leading tiles of keys that are not split by query heads */
@@ -60,18 +61,20 @@ static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, 
 }
 
 /* The part and tile of item `number`, for `tiles` split tiles. Each part iterates over rising
- * tiles, `lag` tiles behind the part before it. */
-static __device__ __forceinline__ void find_part(uint32_t lag, uint32_t parts, uint32_t tiles,
-                                                 uint32_t number, uint32_t &part, uint32_t &tile)
+ * tiles, `lag` tiles behind the part before it; the first `at_once` parts begin together. */
+static __device__ __forceinline__ void find_part(uint32_t lag, uint32_t at_once, uint32_t parts,
+                                                 uint32_t tiles, uint32_t number, uint32_t &part,
+                                                 uint32_t &tile)
 {
-    /* number of items with a smaller tile + lag * part */
+    const auto delay = [&](uint32_t p) { return p < at_once ? 0 : lag * (p + 1 - at_once); };
+    /* number of items with a smaller tile + delay(part) */
     const auto handed_before = [&](uint32_t sum) {
         uint32_t n = 0;
-        for (uint32_t p = 0; p < parts && lag * p < sum; p++)
-            n += min(sum - lag * p, tiles);
+        for (uint32_t p = 0; p < parts && delay(p) < sum; p++)
+            n += min(sum - delay(p), tiles);
         return n;
     };
-    uint32_t low = 0, high = tiles + lag * (parts - 1) - 1;
+    uint32_t low = 0, high = tiles + delay(parts - 1) - 1;
     while (low < high) {
         const uint32_t middle = (low + high + 1) / 2;
         if (handed_before(middle) <= number)
@@ -79,8 +82,8 @@ static __device__ __forceinline__ void find_part(uint32_t lag, uint32_t parts, u
         else
             high = middle - 1;
     }
-    part = number - handed_before(low) + (low < tiles ? 0 : (low - tiles) / lag + 1);
-    tile = low - lag * part;
+    part = number - handed_before(low) + (low < tiles ? 0 : (low - tiles) / lag + at_once);
+    tile = low - delay(part);
 }
 
 /* Number of query pages that list a page. */
@@ -213,7 +216,8 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         const uint32_t number = first + threadIdx.x;
         uint32_t item = items, part = 0;
         if (number < (items - own) * parts) {
-            find_part(x.part_lag, parts, x.query_pages, number / lists, part, item);
+            find_part(x.part_lag, x.parts_at_once, parts, x.query_pages, number / lists, part,
+                      item);
             item = own + item * lists + number % lists;
         }
         const uint32_t mine = item < items && readers_of(item) > 0;
