@@ -472,7 +472,8 @@ const struct tdm_command tdm_cmd_compare = {
     .summary = "methods side by side: peak by context, longest context, bytes sent, rough step",
     .options = options,
     .notes =
-        "Peaks are those of predict, and of tidemark those of plan, on at most the GPUs of one "
+        "Peaks are those of predict. Of tidemark they are those of a schedule that is searched for "
+        "less long than by plan, whose steps may be 1% shorter, on at most the GPUs of one "
         "computer; its longest "
         "context is one near the longest (plan --objective context may find a tenth more), "
         "and of several GPUs not searched beyond 2M tokens. "

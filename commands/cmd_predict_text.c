@@ -108,6 +108,21 @@ void tdm_predict_print_assumed(const struct tdm_predict_request *r,
         printf("%-10s %s\n", "note", assumption);
 }
 
+/* Prints the settings that were never compared with a run, one per line. */
+static void print_unmeasured(const struct tdm_predict_answer *a)
+{
+    const struct tdm_key_case c = tdm_predict_case(a);
+    const struct tdm_method_key *key;
+    char text[TDM_KEY_TEXT];
+    for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
+        const char *said = a->choices.said[k];
+        const char *value = said != NULL ? said : tdm_key_assumed(key, &c, text);
+        if (value != NULL && tdm_key_unmet(key, &c) == NULL && tdm_key_is_unmeasured(key, value))
+            printf("%-10s " TDM_NOT_MEASURED "%s=%s was compared with no run on a GPU\n", "note",
+                   key->name, value);
+    }
+}
+
 /* Prints the given settings that have no effect, one per line. */
 static void print_notes(const struct tdm_predict_answer *a)
 {
@@ -176,6 +191,7 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
                tdm_format_bytes(tdm_machine_far(a->machine)->capacity_bytes, text),
                tdm_host_source(a->machine, &r->memory, source));
     print_settings(a);
+    print_unmeasured(a);
     print_notes(a);
     print_lacking(r);
     putchar('\n');

@@ -179,7 +179,7 @@ static struct tdm_own_words words_of(const struct comparing *c, const struct tdm
     const struct tdm_compare_request *r = c->request;
     struct tdm_own_words words = tdm_own_words(&row->settings, &row->choices, r->model, r->machine,
                                                c->all->machine, r->margin);
-    words.quick = true;
+    words.brief = true;
     return words;
 }
 

@@ -166,6 +166,17 @@ enum tdm_status tdm_from_liger_parts(const struct tdm_from_reading *r, const jso
     return names[0] == '\0' ? TDM_OK : tdm_from_pair(r, "liger", names);
 }
 
+/* Autocast to fp16 takes what that to bf16 does, and the six numbers of a GradScaler. It scales no
+ * gradients of fp16 (torch/amp/grad_scaler.py `_unscale_grads_`), so what is trained is fp32. */
+static enum tdm_status read_fp16(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "fp16 is off");
+    r->from->bf16 = r->from->scales = true;
+    return tdm_from_lack(r, path, "predicted as autocast to bf16, whose sizes are the same");
+}
+
 /* use_liger_kernel, with the parts that liger_kernel_config switches off (transformers,
  * integrations/liger.py). */
 static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *path,
@@ -250,7 +261,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"use_liger", READ(read_liger)},
     {"liger_kernel_config*", IGNORE "read with use_liger_kernel"},
     {"bf16", READ(tdm_from_read_bf16)},
-    {"fp16", ON "weights_dtype=fp32"},
+    {"fp16", READ(read_fp16)},
     {"dtype", READ(tdm_from_read_dtype)},
     {"torch_dtype", READ(tdm_from_read_dtype)},
     {"attn_implementation", READ(tdm_from_read_attention)},

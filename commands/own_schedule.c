@@ -119,8 +119,7 @@ enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
     if (*own == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
     status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective,
-                  words->quick && words->ranks > 1 ? TDM_EFFORT_FIRST : TDM_EFFORT_FULL,
-                  &(*own)->found, err);
+                  words->brief ? TDM_EFFORT_BRIEF : TDM_EFFORT_FULL, &(*own)->found, err);
     if (status != TDM_OK && status != TDM_INFEASIBLE) {
         tdm_own_free(*own);
         *own = NULL;

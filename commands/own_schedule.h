@@ -22,7 +22,7 @@ struct tdm_own_words {
     const char *model, *machine;
     uint64_t context, batch;
     uint32_t ranks; /* GPUs of one computer, each with device_bytes; host_bytes are of all */
-    bool quick;     /* of several ranks: the first schedule that fits is enough */
+    bool brief;     /* search less: TDM_EFFORT_BRIEF */
     double margin;  /* fraction of the device's memory to leave free if `memory` is "all" */
     uint64_t device_bytes,
         host_bytes; /* available memory, if `memory` and `host_memory` are "all" */

@@ -620,6 +620,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = tdm_from_quiet_pair(r, "lora", "peft");
     if (status == TDM_OK && from->adapters && from->bf16)
         status = tdm_from_quiet_pair(r, "autocast", "bf16");
+    if (status == TDM_OK && !from->adapters && from->scales)
+        status = tdm_from_pair(r, "weights_dtype", "fp32");
     if (status == TDM_OK && from->adapters && from->checkpoints && from->is_trainer)
         status = tdm_from_quiet_pair(r, "loss_held", "no");
     if (status == TDM_OK)

@@ -37,6 +37,7 @@ struct tdm_from {
     bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
+    bool scales; /* gradients for fp16, under autocast */
 };
 
 /* Adds the value of one --from. TDM_USAGE: too many. */

@@ -173,7 +173,8 @@ json_t *tdm_predict_peaks_json(const struct tdm_predict_answer *a, const struct 
 json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
                          json_t *predicted)
 {
-    json_t *settings = json_object(), *assumed = json_array(), *vain = json_array();
+    json_t *settings = json_object(), *assumed = json_array(), *vain = json_array(),
+           *unmeasured = json_array();
     const struct tdm_key_case c = tdm_predict_case(a);
     const char *assumption = tdm_method_assumption(a->model, &a->settings);
     char text[TDM_KEY_TEXT];
@@ -184,6 +185,8 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
         if (value == NULL)
             continue;
         tdm_json_set(&settings, key->name, json_string(value));
+        if (tdm_key_unmet(key, &c) == NULL && tdm_key_is_unmeasured(key, value))
+            tdm_json_add(&unmeasured, json_sprintf("%s=%s", key->name, value));
         if (said == NULL)
             tdm_json_add(&assumed, json_string(key->name));
         else if (tdm_key_without_effect(key, &c, text) != NULL)
@@ -197,6 +200,7 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
         (json_int_t)a->machine->topology.places[TDM_DEVICE].capacity_bytes, "host_memory_bytes",
         (json_int_t)tdm_machine_far(a->machine)->capacity_bytes, "margin", r->margin, "settings",
         settings, "assumed", assumed, "without_effect", vain);
+    tdm_json_set(&root, "not_measured", unmeasured);
     tdm_json_set(&root, "host_memory_assumed", json_boolean(!r->memory.has_host));
     if (assumption != NULL)
         tdm_json_set(&root, "assumption", json_string(assumption));

@@ -109,6 +109,19 @@ enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char
     return tdm_parse_tokens(value, what, (uint64_t *)(void *)((char *)settings + key->field), err);
 }
 
+bool tdm_key_is_unmeasured(const struct tdm_method_key *key, const char *value)
+{
+    const size_t length = strlen(value);
+    const char *one = key->unmeasured;
+    while (one != NULL && *one != '\0') {
+        const size_t found = strcspn(one, "|");
+        if (found == length && strncmp(one, value, length) == 0)
+            return true;
+        one += found + (one[found] == '|');
+    }
+    return false;
+}
+
 bool tdm_key_is_main(const struct tdm_method_key *key)
 {
     static const char *const names[] = {"checkpointing",

@@ -51,6 +51,8 @@ struct tdm_method_key {
     /* Unless all of them are met, the key is accepted but has no effect. They do not depend on the
      * key itself. */
     const struct tdm_key_need *needs[TDM_KEY_MOST_NEEDS];
+    /* Values, "a|b", whose memory was compared with no run on a GPU: answers say it. NULL: none. */
+    const char *unmeasured;
 };
 
 /* Does the key matter so much that every answer should state its default? */
@@ -65,6 +67,9 @@ const struct tdm_key_need *tdm_key_unmet(const struct tdm_method_key *key,
 #define TDM_KEY_TEXT 192u
 const char *tdm_key_without_effect(const struct tdm_method_key *key, const struct tdm_key_case *c,
                                    char *text);
+
+/* Was this value of the key compared with no run on a GPU? */
+bool tdm_key_is_unmeasured(const struct tdm_method_key *key, const char *value);
 
 /* The default of a key that the user did not set; NULL if the key has no effect or no default. */
 const char *tdm_key_assumed(const struct tdm_method_key *key, const struct tdm_key_case *c,

@@ -20,6 +20,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/afm-4.5b.json \
 	models/configs/apertus-70b.json \
 	models/configs/apertus-8b.json \
+	models/configs/aya-expanse-8b.json \
 	models/configs/burst-14b.json \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
@@ -27,9 +28,14 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/codellama-13b.json \
 	models/configs/codellama-34b.json \
 	models/configs/codellama-7b.json \
+	models/configs/codestral-22b.json \
+	models/configs/command-r-v01.json \
 	models/configs/command-r7b.json \
-	models/configs/deepseek-v2-lite.json \
+	models/configs/deepseek-coder-6.7b.json \
+	models/configs/deepseek-llm-7b.json \
+	models/configs/deepseek-r1-distill-qwen-1.5b.json \
 	models/configs/deepseek-v2.json \
+	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v3.json \
 	models/configs/ernie-4.5-0.3b.json \
 	models/configs/falcon-7b.json \
@@ -50,12 +56,13 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gemma-7b.json \
 	models/configs/glm-4-9b.json \
 	models/configs/glm-4.5-air.json \
+	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \
+	models/configs/gpt2.json \
 	models/configs/gpt2-large.json \
 	models/configs/gpt2-medium.json \
 	models/configs/gpt2-xl.json \
-	models/configs/gpt2.json \
 	models/configs/granite-3.1-2b.json \
 	models/configs/granite-3.1-8b.json \
 	models/configs/granite-4.0-h-micro.json \
@@ -93,6 +100,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/moonlight-16b-a3b.json \
 	models/configs/nemotron-h-8b.json \
 	models/configs/nemotron-nano-9b-v2.json \
+	models/configs/olmo-2-13b.json \
+	models/configs/olmo-2-1b.json \
 	models/configs/olmo-2-7b.json \
 	models/configs/olmo-3-7b.json \
 	models/configs/olmoe-1b-7b.json \
@@ -101,8 +110,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/phi-2.json \
 	models/configs/phi-3-medium.json \
 	models/configs/phi-3-mini.json \
-	models/configs/phi-4-mini.json \
 	models/configs/phi-4.json \
+	models/configs/phi-4-mini.json \
 	models/configs/pythia-1.4b.json \
 	models/configs/pythia-12b.json \
 	models/configs/pythia-160m.json \
@@ -111,6 +120,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/pythia-410m.json \
 	models/configs/pythia-6.9b.json \
 	models/configs/pythia-70m.json \
+	models/configs/qwen1.5-14b.json \
+	models/configs/qwen1.5-7b.json \
 	models/configs/qwen1.5-moe-a2.7b.json \
 	models/configs/qwen2.5-0.5b.json \
 	models/configs/qwen2.5-1.5b.json \
@@ -119,6 +130,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen2.5-3b.json \
 	models/configs/qwen2.5-72b.json \
 	models/configs/qwen2.5-7b.json \
+	models/configs/qwen2.5-vl-3b.json \
+	models/configs/qwen2.5-vl-72b.json \
+	models/configs/qwen2.5-vl-7b.json \
 	models/configs/qwen3-0.6b.json \
 	models/configs/qwen3-1.7b.json \
 	models/configs/qwen3-14b.json \
@@ -133,10 +147,14 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/smollm2-135m.json \
 	models/configs/smollm2-360m.json \
 	models/configs/smollm3-3b.json \
+	models/configs/solar-10.7b.json \
 	models/configs/stablelm-2-1.6b.json \
 	models/configs/stablelm-3b-4e1t.json \
+	models/configs/starcoder2-15b.json \
 	models/configs/starcoder2-3b.json \
+	models/configs/starcoder2-7b.json \
 	models/configs/tinyllama-1.1b.json \
+	models/configs/yi-1.5-9b.json \
 	models/configs/yi-34b.json \
 	models/configs/yi-6b.json
 

@@ -458,7 +458,8 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
     const struct {
         bool has;
         const char *what;
-    } parts[] = {{model->layer_kinds[0].post_norms, "norms behind attention and MLP"},
+    } parts[] = {{model->text_alone, "the language model of one of pictures and text"},
+                 {model->layer_kinds[0].post_norms, "norms behind attention and MLP"},
                  {model->offset_norms, "norms that multiply by 1 + weight"},
                  {model->scaled_embedding, "embeddings times the root of hidden_size"},
                  {model->attention_softcap > 0, "capped attention scores"},

@@ -152,7 +152,7 @@ static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
     if (status == TDM_OK)
         status = tdm_candidates_try_put_off(run, err);
     if (status == TDM_OK)
-        status = tdm_candidates_try_other_sizes(run, err);
+        status = run->space.pins->brief ? TDM_OK : tdm_candidates_try_other_sizes(run, err);
     for (uint32_t i = 0; i < space->size_count; i++)
         tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
                                 &space->bases[i].rings);
@@ -260,6 +260,7 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
                                      struct tdm_error *err)
 {
     const bool trains = schedule->pass == TDM_TRAIN;
+    const bool improves = trains && !pins->quick && !pins->brief;
     struct tdm_candidates run;
     enum tdm_status status = tdm_candidates_open(schedule, pins, (int)TDM_MAX_PLACES, &run, err);
     if (status != TDM_OK) {
@@ -269,9 +270,9 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
     const bool can_hold = can_hold_state(&run);
     if (can_hold)
         status = look_at_places(&run, trains, pins->has_update_place || !trains, err);
-    if (status == TDM_OK && trains && !pins->quick)
+    if (status == TDM_OK && improves)
         status = tdm_candidates_enrich(&run, err);
-    if (status == TDM_OK && trains && !pins->quick && run.found && pins->program_path == NULL)
+    if (status == TDM_OK && improves && run.found && pins->program_path == NULL)
         status = tdm_candidates_tighten(&run, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
@@ -287,7 +288,9 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
     }
     const struct tdm_rounded *winner = run.winner;
     const struct tdm_simulation simulation = run.simulation;
-    if (status == TDM_OK)
+    if (status == TDM_OK && pins->as_tried)
+        tdm_rounded_write(&run.space, winner);
+    else if (status == TDM_OK)
         status = tdm_candidates_validate_best(&run, err);
     search->simulation = run.simulation;
     if (status == TDM_OK) {

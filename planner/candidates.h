@@ -54,9 +54,12 @@ struct tdm_pins {
     enum tdm_split_unit kept_from_unit;
     uint32_t kept_from; /* first chunk whose attention output is kept, or percent of chunks */
     bool unchecked;     /* do not validate the result: nobody will run it */
-    bool quick;       /* accept any schedule near the best: compute no bound, try few candidates */
-    unsigned without; /* disabled heuristics: bits of enum tdm_heuristic */
-    unsigned effort;  /* 0, 1: one search; 2: a ladder of searches (ladder.h) */
+    bool brief; /* do not improve what was found: no other chunk sizes, walks from it, richer sets
+                   or simulated neighbours; and solve programs roughly, so the bound is lower */
+    bool quick; /* accept any schedule near the best: compute no bound, try few candidates */
+    bool as_tried;             /* leave the result packed as it was when it was found to fit */
+    unsigned without;          /* disabled heuristics: bits of enum tdm_heuristic */
+    unsigned effort;           /* 0, 1: one search; 2: a ladder of searches (ladder.h) */
     struct tdm_ladder *ladder; /* of effort 2: remembers its rungs; or NULL. Borrowed */
     const char
         *program_path; /* file for the linear program that sets the bound; NULL: none. Borrowed */

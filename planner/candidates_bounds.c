@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_SOLUTIONS 60u /* of one linear program */
-#define TOLERANCE 3e-4     /* of its bound */
+#define MOST_SOLUTIONS 60u  /* of one linear program */
+#define TOLERANCE 3e-4      /* of its bound */
+#define BRIEF_SOLUTIONS 12u /* the same, where only the schedules rounded from it matter */
+#define BRIEF_TOLERANCE 1e-2
 /* points of the walk from a rounding; where estimates are rough, and cheap */
 #define QUICK_TRAVELLED 300u
 #define QUICK_TRAVELLED_ROUGH 3000u
@@ -112,7 +114,8 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
         return status;
     if (run->last[order] != NULL)
         tdm_relaxation_warm(relaxation, run->last[order]);
-    status = tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
+    status = tdm_relaxation_solve(relaxation, *bound, pins->brief ? BRIEF_TOLERANCE : TOLERANCE,
+                                  pins->brief ? BRIEF_SOLUTIONS : MOST_SOLUTIONS, &relaxed, err);
     if (status != TDM_OK) {
         tdm_relaxation_free(relaxation);
         return status;

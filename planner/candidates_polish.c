@@ -137,7 +137,7 @@ static enum tdm_status polish_small(struct tdm_candidates *run, unsigned first_s
 enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err)
 {
     if (!run->found || !tdm_candidates_may_round(run) || run->space.pins->quick ||
-        tdm_candidates_without(run, TDM_POLISH))
+        run->space.pins->brief || tdm_candidates_without(run, TDM_POLISH))
         return TDM_OK;
     return polish_small(run, 0, TDM_SEARCHED_SET, err);
 }

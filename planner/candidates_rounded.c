@@ -8,6 +8,7 @@
 
 /* Ops that are lowered and simulated for roundings, at one place of updates. */
 #define ROUNDED_OPS (MOST_OPS / 4)
+#define BRIEF_PARTS 16u /* divides them, for `brief` */
 
 #define MOST_ESTIMATES 8000u  /* of a longer search */
 #define TOO_SLOW 1.06         /* likely cost over the best step; deepening gains less */
@@ -170,9 +171,10 @@ static bool is_known(const struct tdm_candidates *run, const struct tdm_rounded 
 
 enum tdm_status tdm_candidates_try_rounded(struct tdm_candidates *run, struct tdm_error *err)
 {
+    const uint64_t most_ops = run->space.pins->brief ? ROUNDED_OPS / BRIEF_PARTS : ROUNDED_OPS;
     struct tdm_rounded *rounded;
     enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < ROUNDED_OPS)
+    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < most_ops)
         if (*ratio_of(run, rounded) > 0 && may_deepen(run, rounded))
             status = deepen(run, rounded, err);
         else if (!rounded->simulated && !is_known(run, rounded))

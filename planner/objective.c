@@ -108,7 +108,9 @@ enum tdm_status tdm_objective_time(const struct tdm_request *request, enum tdm_e
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
     if (status != TDM_OK)
         return status;
-    found->pins.quick = effort != TDM_EFFORT_FULL;
+    found->pins.brief = effort == TDM_EFFORT_BRIEF;
+    found->pins.quick = effort > TDM_EFFORT_BRIEF;
+    found->pins.as_tried = effort == TDM_EFFORT_FIT;
     return tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
 }
 

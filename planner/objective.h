@@ -48,9 +48,11 @@ void tdm_objective_found_free(struct tdm_objective_found *found);
 /* How long a search may take. */
 enum tdm_effort {
     TDM_EFFORT_FULL,
+    TDM_EFFORT_BRIEF, /* as in tdm_pins; of several ranks as TDM_EFFORT_FIRST */
     TDM_EFFORT_QUICK, /* as in tdm_pins; of several ranks without the last searches */
     TDM_EFFORT_FIRST, /* the same; of several ranks the first schedule that fits is enough */
-    TDM_EFFORT_FIT,   /* the same; and its other choices, which fit, are not compared */
+    TDM_EFFORT_FIT,   /* the same; and its other choices, which fit, are not compared; of one rank
+                         `as_tried`   of tdm_pins */
 };
 
 /* The fastest step that fits: of one rank tdm_candidates_search(), of several tdm_team_search().

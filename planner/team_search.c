@@ -23,7 +23,8 @@
  * of two times as long as the ranks'. */
 #define MOST_CHUNKS 256u
 
-/* Rings are tried for more than this share of the bound. */
+/* Rings are tried for more than this share of the bound; in a search for the first schedule that
+ * fits, other exchanges for more than this share of what is computed. */
 #define RING_GAP 0.005
 
 /* Above this gap to the bound more is tried. */
@@ -434,20 +435,33 @@ static enum tdm_status may_be_fast(struct tdm_schedule *schedule, enum tdm_excha
     return status;
 }
 
+/* What the busiest rank computes, with which no exchange overlaps completely. */
+static double computed_seconds(const struct tdm_simulation *simulation)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < simulation->team.simulated; i++)
+        most = fmax(most, simulation->team.of[i].compute_seconds);
+    return most;
+}
+
 /* Takes the fastest exchange for what was found, unless it was asked for. Rings take long to
- * simulate, and are left out next to `bound_seconds` (0: not known), below which none is. */
+ * simulate, and are left out next to `bound_seconds` (0: not known), below which none is. `first`:
+ * they are left out, and nothing is tried next to what is computed, which an exchange hardly
+ * changes. */
 static enum tdm_status choose_exchange(struct tdm_objective_found *found, double bound_seconds,
-                                       struct tdm_error *err)
+                                       bool first, struct tdm_error *err)
 {
     struct tdm_simulation *simulation = &found->search.simulation;
     enum tdm_status status = TDM_OK;
     for (int i = 0; i < TDM_EXCHANGES && !found->pins.has_exchange && status == TDM_OK; i++) {
         const enum tdm_exchange_kind exchange = (enum tdm_exchange_kind)i;
         const bool near = simulation->step_seconds < bound_seconds * (1 + RING_GAP);
+        if (first && simulation->step_seconds < computed_seconds(simulation) * (1 + RING_GAP))
+            break;
         bool may = false;
         if (found->schedule->exchange != exchange)
-            status =
-                may_be_fast(found->schedule, exchange, near, simulation->step_seconds, &may, err);
+            status = may_be_fast(found->schedule, exchange, near || first, simulation->step_seconds,
+                                 &may, err);
         if (may && status == TDM_OK)
             status = try_exchange(found->schedule, &found->pins, false, exchange,
                                   simulation->step_seconds, simulation, &may, err);
@@ -491,7 +505,7 @@ enum tdm_status tdm_team_complete(struct tdm_objective_found *found, struct tdm_
     if (status == TDM_OK && !fits)
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits %u ranks", found->schedule->ranks);
     if (status == TDM_OK)
-        status = choose_exchange(found, 0, err);
+        status = choose_exchange(found, 0, false, err);
     if (status == TDM_OK)
         status = validate(found, err);
     tdm_search_set_bound(&found->search, 0);
@@ -504,7 +518,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     struct team team = {.request = request,
                         .found = found,
                         .quick = true,
-                        .first = effort == TDM_EFFORT_FIRST || effort == TDM_EFFORT_FIT,
+                        .first = effort != TDM_EFFORT_FULL && effort != TDM_EFFORT_QUICK,
                         .fits = effort == TDM_EFFORT_FIT};
     struct tdm_schedule *schedule;
     struct tdm_pins pins;
@@ -526,7 +540,7 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     if (status == TDM_OK && found->schedule == NULL)
         status = take_least(&team, err);
     if (status == TDM_OK && found->schedule != NULL && !team.fits)
-        status = choose_exchange(found, team.bound_seconds, err);
+        status = choose_exchange(found, team.bound_seconds, team.first, err);
     if (status == TDM_OK && found->schedule != NULL)
         tdm_search_set_bound(&found->search, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
     if (status == TDM_OK)

@@ -414,7 +414,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
      "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore; none: no step is made",
-     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
+     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
+     .unmeasured = "muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts", "hf",
@@ -508,7 +509,7 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ and AWQ, 4 "
      "bits; if nothing is said as the model's quantization_config",
      tdm_key_read_choice, FIELD(torch.quantization), .settled = settled_quantization,
-     .needs = {&tdm_need_lora}},
+     .needs = {&tdm_need_lora}, .unmeasured = "awq"},
     {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
      tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
     {"bnb_keeps_inputs", "no|yes", "no",

@@ -145,8 +145,58 @@ static void steps_are_those_of_pytorch(void **state)
     assert_true(rows >= 10);
 }
 
+/* ---- what was measured ---- */
+
+/* Does a line of the tables of runs, but for comments, have the word? */
+static bool runs_have(const char *word)
+{
+    static const char *const tables[] = {"own_peaks", "measured_peaks", "published_runs_recipes",
+                                         "later_runs_recipes"};
+    char path[PATH_BYTES], *line = NULL;
+    size_t capacity = 0, length = strlen(word);
+    bool has = false;
+    for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++) {
+        snprintf(path, sizeof(path), "%s/tests/data/%s.csv", getenv("TIDEMARK_DATA"), tables[t]);
+        FILE *file = fopen(path, "r");
+        assert_non_null(file);
+        while (getline(&line, &capacity, file) > 0)
+            for (const char *at = line; line[0] != '#' && (at = strstr(at, word)) != NULL; at++)
+                has = has || ((at == line || strchr(",=; ", at[-1]) != NULL) &&
+                              strchr(",; \n", at[length]) != NULL);
+        fclose(file);
+    }
+    free(line);
+    return has;
+}
+
+/* A value is marked as never measured just where no table of runs has it. */
+static void test_unmeasured_values_have_no_runs(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"optimizer", "quantization"};
+    const struct tdm_method *method;
+    const struct tdm_method_key *key;
+    struct tdm_error err;
+    unsigned marked = 0;
+    assert_int_equal(tdm_method_find("parallel", &method, &err), TDM_OK);
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
+        char values[256];
+        if (strcmp(key->name, names[0]) != 0 && strcmp(key->name, names[1]) != 0)
+            continue;
+        snprintf(values, sizeof(values), "%s", key->values);
+        for (char *rest = values, *value; (value = strsep(&rest, "|")) != NULL;) {
+            const bool is_marked = tdm_key_is_unmeasured(key, value);
+            if (is_marked == runs_have(value))
+                fail_msg("%s=%s", key->name, value);
+            marked += is_marked;
+        }
+    }
+    assert_int_equal(marked, 4);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_are_those_of_pytorch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_unmeasured_values_have_no_runs),
+                                       cmocka_unit_test(steps_are_those_of_pytorch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

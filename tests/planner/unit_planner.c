@@ -519,6 +519,35 @@ static void test_quick(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* A brief search takes a tenth longer steps at most, and lowers half as many schedules; one that
+ * only has to fit lowers a single one, and packs it within the limits. */
+static void test_brief(void **state)
+{
+    (void)state;
+    const struct tdm_request request = {.model = "qwen2.5-0.5b",
+                                        .machine = "h200-published",
+                                        .context = 65536,
+                                        .sequences = 1,
+                                        .has_memory = true,
+                                        .memory_bytes = 20 * GIB,
+                                        .unchecked = true};
+    static const enum tdm_effort efforts[] = {TDM_EFFORT_FULL, TDM_EFFORT_BRIEF, TDM_EFFORT_FIT};
+    struct tdm_search searches[3];
+    for (size_t i = 0; i < 3; i++) {
+        struct tdm_objective_found found;
+        struct tdm_error err;
+        must(tdm_objective_time(&request, efforts[i], &found, &err), &err);
+        searches[i] = found.search;
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= 20 * GIB);
+        tdm_objective_found_free(&found);
+    }
+    const struct tdm_search *full = &searches[0], *brief = &searches[1], *fit = &searches[2];
+    assert_true(brief->simulation.step_seconds <= 1.1 * full->simulation.step_seconds);
+    assert_true(2 * brief->counts.lowered <= full->counts.lowered);
+    assert_true(brief->bound_seconds > 0 && brief->bound_seconds <= full->bound_seconds);
+    assert_int_equal(fit->counts.lowered, fit->counts.simulated);
+}
+
 /* The search returns what is pinned. */
 static void test_pins_are_obeyed(void **state)
 {
@@ -1230,6 +1259,7 @@ int main(void)
         cmocka_unit_test(test_shortages),
         cmocka_unit_test(test_shortage_of_host),
         cmocka_unit_test(test_hopeless_shortage),
+        cmocka_unit_test(test_brief),
         cmocka_unit_test(test_shortages_of_ranks),
         cmocka_unit_test(test_contexts_of_ranks),
         cmocka_unit_test(test_team_memo),
