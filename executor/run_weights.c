@@ -134,20 +134,21 @@ static void hint_last(const struct tdm_run_weights *weights, uint64_t saved_step
                        (unsigned long long)saved_step);
 }
 
-/* Tells the other processes whether process 0 has saved: that is their status too. Where it failed
- * otherwise than by a value that is not finite, they end with its error. */
+/* Tells the other processes whether process 0 has saved: where it refused, all end with what it
+ * says, and may look for the op together. Where it failed otherwise, they are told by
+ * tdm_processes_settle(). */
 static enum tdm_status agree_saved(struct tdm_processes *processes, enum tdm_status status,
                                    struct tdm_error *err)
 {
-    uint32_t refused = status == TDM_INPUT;
+    struct tdm_error first = {.status = TDM_OK};
     if (status != TDM_OK && status != TDM_INPUT)
         return status;
-    enum tdm_status shared = tdm_processes_broadcast(processes, 0, &refused, sizeof(refused), err);
-    if (shared != TDM_OK)
-        return shared;
-    return refused && status == TDM_OK
-               ? tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved")
-               : status;
+    if (status == TDM_INPUT)
+        first = *err;
+    enum tdm_status shared = tdm_processes_broadcast(processes, 0, &first, sizeof(first), err);
+    if (shared == TDM_OK && status == TDM_OK && first.status != TDM_OK)
+        *err = first;
+    return shared != TDM_OK ? shared : status != TDM_OK ? status : first.status;
 }
 
 /* Tells if an old checkpoint could not be removed. */
