@@ -297,7 +297,10 @@ static enum tdm_status write_facts(const struct tdm_step *step, FILE *out, struc
         NAMES(TDM_PARTS, tdm_part_name((enum tdm_part)at)), "buffers", buffers(step->program),
         "sides", sides(plot), "steps", steps(step));
     json_t *evaluated = evaluations(step);
-    bool made = facts != NULL && json_object_set(facts, "evaluations", evaluated) == 0;
+    const char *failed = tdm_trace_failed(step->steps, step->step_count);
+    bool made = facts != NULL && json_object_set(facts, "evaluations", evaluated) == 0 &&
+                json_object_set_new(facts, "failed",
+                                    failed == NULL ? json_null() : json_string(failed)) == 0;
     json_decref(evaluated);
     fputs("<script type=\"application/json\" id=\"facts\">", out);
     if (made)
