@@ -521,7 +521,7 @@ function drawLoss() {
   const y = loss => 24 + (high - loss) / (high - low) * (height - 48);
   brush.fillStyle = QUIET;
   brush.textAlign = 'right';
-  for (const loss of [low, (low + high) / 2, high]) brush.fillText(loss.toFixed(3), LEFT - 6, y(loss) + 4);
+  for (const loss of [low, (low + high) / 2, high]) brush.fillText(loss < 1e4 ? loss.toFixed(3) : loss.toExponential(2), LEFT - 6, y(loss) + 4);
   brush.textAlign = 'center';
   brush.fillText('step ' + first, x(first) + 14, height - 6);
   brush.fillText('step ' + last, x(last) - 18, height - 6);
