@@ -2,6 +2,7 @@
 /* Loads or draws the weights of a run, and saves them, checkpoints and gradients. */
 #include "executor/run_weights.h"
 
+#include "base/clock.h"
 #include "base/size.h"
 #include "executor/host_memory.h"
 #include "executor/processes.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static void moved(void *self, uint64_t done, uint64_t elements)
@@ -242,13 +242,6 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     return status;
 }
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Process 0 makes the directory. */
 static enum tdm_status make_directory(const struct tdm_run_weights *weights, uint64_t step,
                                       struct tdm_within_save *save, struct tdm_error *err)
@@ -273,7 +266,7 @@ enum tdm_status tdm_run_weights_begin_within(struct tdm_run_weights *weights, ui
                                              struct tdm_error *err)
 {
     struct tdm_processes *processes = weights->options->processes;
-    *save = (struct tdm_within_save){.began_seconds = now_seconds()};
+    *save = (struct tdm_within_save){.began_seconds = tdm_now_seconds()};
     tdm_log_flush(weights->log);
     enum tdm_status status = tdm_run_weights_await(weights, saved_step, err);
     if (status == TDM_OK && tdm_processes_number(processes) == 0)
@@ -307,7 +300,7 @@ static enum tdm_status complete_within(struct tdm_run_weights *weights,
     tell_stuck(weights);
     if (status == TDM_OK && listener->saved_within != NULL)
         listener->saved_within(listener->self, save->path, step, parts[0].op, parts[0].ops,
-                               now_seconds() - save->began_seconds);
+                               tdm_now_seconds() - save->began_seconds);
     return status;
 }
 
