@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "executor/checkpoint_folder.h"
 #include "executor/forecast.h"
 #include "schedule/cost.h"
 
@@ -537,7 +538,9 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
     char shown[TDM_TEXT_SHOWN];
     const bool finished = tdm_progress_finished(options, results);
     if (finished && options->save_path != NULL) {
-        char *latest = options->save_every > 0 ? tdm_path_join(options->save_path, "latest") : NULL;
+        char *latest = options->save_every > 0
+                           ? tdm_path_join(options->save_path, TDM_CHECKPOINT_LATEST)
+                           : NULL;
         fprintf(progress->out, "  %s saved to %s\n",
                 options->save_every > 0 ? "checkpoint" : "weights",
                 tdm_text_shown(latest != NULL ? latest : options->save_path, shown));
