@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
 	base/anywhere.h \
+	base/clock.h \
 	base/data.c \
 	base/digest.c base/digest.h \
 	base/directory.c base/directory.h \

@@ -402,8 +402,9 @@ static const struct tdm_option options[] = {
      .word = "DIR",
      .place = PLACE(run.log_path),
      .help =
-         "write a row a step to DIR/train.csv and a row an evaluation to DIR/validation.csv, and "
-         "both to an event file of TensorBoard there; all can be read while the run goes on",
+         "write a row a step to DIR/train.csv and DIR/gradient_norms.csv (by part of the model), "
+         "and a row an evaluation to DIR/validation.csv, and all to an event file of TensorBoard "
+         "there; they can be read while the run goes on",
      .details =
          "Loss, gradient norm, learning rate, seconds, tokens/s, MFU, used memory. A resumed "
          "run with the same directory goes on after the step that it goes on from.",
@@ -412,8 +413,9 @@ static const struct tdm_option options[] = {
      .type = TDM_OPTION_FLAG,
      .place = PLACE(run.check_finite),
      .help =
-         "if a loss is not a number, run the steps since the last checkpoint again, op by op, and "
-         "name the first op whose output is not finite",
+         "if a loss or gradient norm is not a number, or a weight to save is not finite, run the "
+         "steps since the last checkpoint again, op by op, and name the first op whose output is "
+         "not finite",
      .details =
          "Without checkpoints all steps of the run. An op then waits for the one before it."},
     {.as = &tdm_option_force,
@@ -450,8 +452,8 @@ const struct tdm_command tdm_cmd_run = {
         "that are launched, 2 s or two ops at most as predicted, and leave the trace whole, "
         "with how far the step was. With --save-every they let the step end and save it, and "
         "say how long that takes; a second signal ends the run in the step, and a third kills. "
-        "SIGUSR1 saves a checkpoint after the step, and the run goes on. What a run that was killed left of a save is removed by "
-        "the next with that target.\n"
+        "SIGUSR1 saves a checkpoint after the step, and the run goes on. What a run that was "
+        "killed left of a save is removed by the next with that target.\n"
         "\n"
         "Examples:\n"
         "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"

@@ -128,14 +128,10 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
 static void hint_what_is_left(const struct tdm_run_options *run,
                               const struct tdm_run_result *result, struct tdm_error *err)
 {
-    if (result->within_step > result->saved_step)
-        tdm_hint(err, "--resume %s goes on within step %" PRIu64 "%s%s", run->save_path,
-                 result->within_step,
-                 run->trace_path == NULL ? "" : "; what was measured so far is in ",
-                 run->trace_path == NULL ? "" : run->trace_path);
-    else if (result->saved_step > 0)
-        tdm_hint(err, "--resume %s goes on after step %" PRIu64 "%s%s", run->save_path,
-                 result->saved_step,
+    const bool within = result->within_step > result->saved_step;
+    if (within || result->saved_step > 0)
+        tdm_hint(err, "--resume %s goes on %s step %" PRIu64 "%s%s", run->save_path,
+                 within ? "within" : "after", within ? result->within_step : result->saved_step,
                  run->trace_path == NULL ? "" : "; what was measured so far is in ",
                  run->trace_path == NULL ? "" : run->trace_path);
     else if (run->trace_path != NULL)

@@ -124,8 +124,9 @@ static const struct tdm_help_entry keys[] = {
      "NAME: learning_rate, beta1, beta2, epsilon, weight_decay, warmup_steps; after them "
      "optimizer.schedule=constant|linear|cosine to final_learning_rate (default 0) over "
      "decay_steps; clip_norm (default 1)",
-     "Defaults: learning_rate 3e-4, beta1 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0.1, "
-     "constant. The rate rises linearly to step warmup_steps, which is 0 by default."},
+     "Defaults: learning_rate 3e-4, beta1 0.9, beta2 0.95, epsilon 1e-8 (a normal number of "
+     "fp32), weight_decay 0.1, constant. The rate rises linearly to step warmup_steps, which is 0 "
+     "by default."},
     {"optimizer.decayed=KINDS",
      "which tensors weight_decay is of: some of matrices, embeddings, norms, biases, joined by + "
      "(default matrices+embeddings), all or none",

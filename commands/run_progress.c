@@ -2,9 +2,11 @@
 /* Progress output and summary of a run. */
 #include "commands/run_progress.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "executor/checkpoint_folder.h"
 #include "executor/forecast.h"
 #include "schedule/cost.h"
 
@@ -152,11 +154,10 @@ static void tokens(void *self, const struct tdm_tokens *tokens, double entropy)
     await(progress, "  preparing the run");
 }
 
-static double since(const struct timespec *then)
+/* Seconds since the last plain line. */
+static double since_printed(const struct tdm_progress *progress)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
+    return tdm_now_seconds() - progress->printed_seconds;
 }
 
 static void print_bar(const struct tdm_progress *progress, double done, double all)
@@ -179,16 +180,16 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
     leave(progress);
     if (progress->moving != what) { /* first block */
         progress->moving = what;
-        clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+        progress->printed_seconds = tdm_now_seconds();
     }
     bool last = done == elements;
     if (last)
         progress->moving = NULL;
     if (progress->terminal)
         print_bar(progress, (double)done, (double)elements);
-    else if (since(&progress->printed) < PLAIN_SECONDS)
+    else if (since_printed(progress) < PLAIN_SECONDS)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+    progress->printed_seconds = tdm_now_seconds();
     fprintf(progress->out, "%s%s: %.0f%%", progress->terminal ? "" : "  ", what,
             100 * (double)done / (double)elements);
     fputs(progress->terminal && !last ? "" : "\n", progress->out);
@@ -231,9 +232,9 @@ static void within(void *self, const struct tdm_run_moment *moment)
     leave(progress);
     tell_stopping(progress, moment);
     if (progress->quiet || seconds < (progress->terminal ? WITHIN_SECONDS : PLAIN_SECONDS) ||
-        (!progress->terminal && since(&progress->printed) < tdm_progress_pause(seconds)))
+        (!progress->terminal && since_printed(progress) < tdm_progress_pause(seconds)))
         return;
-    clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+    progress->printed_seconds = tdm_now_seconds();
 
     char where[TDM_WHERE_SIZE], text[2][TDM_FORMAT_SIZE];
     double share = seconds / (seconds + moment->left_seconds);
@@ -266,9 +267,9 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     progress->seconds += seconds;
     bool last = step == progress->steps;
     const uint64_t done = step - progress->before;
-    if (!progress->terminal && !last && done > 1 && since(&progress->printed) < PLAIN_SECONDS)
+    if (!progress->terminal && !last && done > 1 && since_printed(progress) < PLAIN_SECONDS)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+    progress->printed_seconds = tdm_now_seconds();
 
     double tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds;
     double mfu =
@@ -537,7 +538,9 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
     char shown[TDM_TEXT_SHOWN];
     const bool finished = tdm_progress_finished(options, results);
     if (finished && options->save_path != NULL) {
-        char *latest = options->save_every > 0 ? tdm_path_join(options->save_path, "latest") : NULL;
+        char *latest = options->save_every > 0
+                           ? tdm_path_join(options->save_path, TDM_CHECKPOINT_LATEST)
+                           : NULL;
         fprintf(progress->out, "  %s saved to %s\n",
                 options->save_every > 0 ? "checkpoint" : "weights",
                 tdm_text_shown(latest != NULL ? latest : options->save_path, shown));

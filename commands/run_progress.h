@@ -10,7 +10,6 @@
 #include "executor/run.h"
 
 #include <stdio.h>
-#include <time.h>
 
 struct tdm_progress {
     FILE *out;
@@ -21,7 +20,7 @@ struct tdm_progress {
     bool saves_beside;                 /* checkpoints are written while steps run */
     double save_seconds;               /* of the last checkpoint; 0: none yet */
     bool stopping;                     /* it was said that the run ends after this step */
-    struct timespec printed;           /* time of the last plain line */
+    double printed_seconds;            /* when, on the clock: the last plain line */
     const char *moving;                /* the current transfer of weights; NULL: none */
     const struct tdm_program *program; /* the program whose steps are counted */
     double seconds;

@@ -19,7 +19,7 @@
 
 #define FORMAT "tidemark-checkpoint-3"
 
-#define LATEST "latest"
+#define LATEST TDM_CHECKPOINT_LATEST
 
 /* Limit of the step and seed of a note. */
 #define MOST ((uint64_t)INT64_MAX)
@@ -132,13 +132,6 @@ static enum tdm_status refuse_folder(const char *path, const char *latest, struc
                          "its step-N");
 }
 
-/* The step of "DIR/step-N"; 0 for NULL and other names. */
-static uint64_t step_at_end(const char *directory)
-{
-    const char *name = directory == NULL ? NULL : strrchr(directory, '-');
-    return name == NULL ? 0 : strtoull(name + 1, NULL, 10);
-}
-
 /* The directory of the checkpoint that `path` stands for. */
 static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
 {
@@ -149,7 +142,8 @@ static enum tdm_status find(const char *path, char **directory, struct tdm_error
     } else {
         const bool whole = latest != NULL && has(latest, TDM_WEIGHTS_NOTE);
         *directory = whole ? follow(path, latest) : NULL;
-        char *within = tdm_checkpoint_folder_last_within(path, step_at_end(*directory));
+        char *within = tdm_checkpoint_folder_last_within(
+            path, *directory == NULL ? 0 : tdm_checkpoint_folder_step_of(*directory));
         if (within != NULL) {
             free(*directory);
             *directory = within;
@@ -261,7 +255,7 @@ static const char *show(const json_t *value, char out[SHOWN])
     char *text =
         value == NULL ? NULL : tdm_json_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(12));
     size_t length = text == NULL ? 0 : strlen(text);
-    snprintf(out, SHOWN, "%s%s", text == NULL ? "none" : text, "");
+    snprintf(out, SHOWN, "%s", text == NULL ? "none" : text);
     if (length >= SHOWN)
         memcpy(out + SHOWN - 4, "...", 4);
     free(text);

@@ -22,8 +22,8 @@
 
 #define PREFIX "step-"
 #define WITHIN_PREFIX "within-" /* of a checkpoint within a step */
-#define LATEST "latest"
-#define NEXT_LATEST "latest.next" /* before it is renamed */
+#define LATEST TDM_CHECKPOINT_LATEST
+#define NEXT_LATEST LATEST ".next" /* before it is renamed */
 
 /* The step of a name that begins with "step-N", or with another prefix; *rest is what follows. 0:
  * another name. */
@@ -135,6 +135,13 @@ static char *name_step(const char *path, const char *prefix, uint64_t step)
     char name[40];
     snprintf(name, sizeof(name), "%s%" PRIu64, prefix, step);
     return tdm_path_join(path, name);
+}
+
+uint64_t tdm_checkpoint_folder_step_of(const char *checkpoint)
+{
+    const char *slash = strrchr(checkpoint, '/'), *rest = "";
+    const uint64_t step = step_of(slash == NULL ? checkpoint : slash + 1, PREFIX, &rest);
+    return rest[0] == '\0' ? step : 0;
 }
 
 char *tdm_checkpoint_folder_last(const char *path)

@@ -12,6 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The link in a folder. */
+#define TDM_CHECKPOINT_LATEST "latest"
+
 struct tdm_checkpoint_folder {
     const char *path;
     uint64_t keep; /* this many of the newest checkpoints stay */
@@ -44,6 +47,9 @@ char *tdm_checkpoint_folder_step(const struct tdm_checkpoint_folder *folder, uin
 
 /* "FOLDER/within-N", of a checkpoint within step N; malloc'ed. NULL if memory ran out. */
 char *tdm_checkpoint_folder_within(const struct tdm_checkpoint_folder *folder, uint64_t step);
+
+/* N of "PATH/step-N"; 0: the name of a checkpoint is another one. */
+uint64_t tdm_checkpoint_folder_step_of(const char *checkpoint);
 
 /* "PATH/step-N" of the last checkpoint of a folder; malloc'ed. NULL: there is none, or memory ran
  * out. */

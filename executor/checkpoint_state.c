@@ -45,30 +45,34 @@ uint64_t tdm_checkpoint_part_bytes(const struct tdm_program *program, enum tdm_d
 
 /* ---- saving ---- */
 
-/* A set of files: one content of all tensors, as it is kept, or, with `rounded`, through fp32 in
- * the dtype of the files. */
-struct saved_set {
-    size_t number; /* in kept[] */
-    bool rounded;
-    enum tdm_content content;
-};
-
 struct saving {
     const struct tdm_arenas *arenas;
     const struct tdm_program *program;
     const struct tdm_weights_watch *watch;
     struct tdm_processes *processes;
     struct tdm_weights_writer *writer;
-    struct saved_set sets[1 + KEPT]; /* those of the writer */
+    struct tdm_shared_set sets[1 + KEPT]; /* those of the writer */
     uint32_t set_count;
     pthread_mutex_t lock;    /* of what follows, and of the watch */
     uint64_t done, elements; /* of all files */
 };
 
-/* What the saved model is made of. */
-static enum tdm_content model_content(const struct tdm_weights_target *target, bool rounded)
+/* The sets of files: the model, and what it does not hold of the state. */
+static void list_sets(struct saving *s, const struct tdm_weights_target *target)
 {
-    return rounded && target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER : TDM_UNIT_WEIGHTS;
+    const bool rounded = tdm_state_dtype(s->program, TDM_UNIT_WEIGHTS) != target->dtype;
+    s->sets[s->set_count++] = (struct tdm_shared_set){
+        .content = rounded && target->dtype == TDM_DTYPE_FP32 ? TDM_UNIT_MASTER : TDM_UNIT_WEIGHTS,
+        .dtype = target->dtype,
+        .rounded = rounded,
+        .checked = kept[0].shown};
+    for (size_t i = 0; i < KEPT; i++)
+        if (is_part(s->program, i, target->dtype))
+            s->sets[s->set_count++] =
+                (struct tdm_shared_set){.part = kept[i].name,
+                                        .content = kept[i].content,
+                                        .dtype = tdm_state_dtype(s->program, kept[i].content),
+                                        .checked = kept[i].shown};
 }
 
 static enum tdm_status note_moved(struct saving *s, uint64_t count, struct tdm_error *err)
@@ -80,20 +84,19 @@ static enum tdm_status note_moved(struct saving *s, uint64_t count, struct tdm_e
 }
 
 /* Writes elements of a tensor. `data` has room for them. */
-static enum tdm_status save_block(struct saving *s, const struct saved_set *set,
+static enum tdm_status save_block(struct saving *s, const struct tdm_shared_set *set,
                                   const struct tdm_tensor *tensor, uint64_t at, void *data,
                                   struct tdm_safetensors_writer *file, struct tdm_error *err)
 {
     const uint64_t count = tdm_state_block(tensor, at);
-    const enum tdm_dtype dtype =
-        set->rounded ? TDM_DTYPE_FP32 : tdm_state_dtype(s->program, set->content);
+    const enum tdm_dtype dtype = set->rounded ? TDM_DTYPE_FP32 : set->dtype;
     enum tdm_status status =
         set->rounded
             ? tdm_state_get(s->arenas, s->program, set->content, tensor, at, count, data, err)
             : tdm_state_get_kept(s->arenas, s->program, set->content, tensor, at, count, data, err);
     if (status == TDM_OK)
-        status = tdm_check_finite(s->program->schedule->model, tensor, kept[set->number].shown,
-                                  dtype, data, count, err);
+        status = tdm_check_finite(s->program->schedule->model, tensor, set->checked, dtype, data,
+                                  count, err);
     if (status == TDM_OK)
         status = set->rounded ? tdm_safetensors_append(file, data, count, err)
                               : tdm_safetensors_append_stored(file, data, count, err);
@@ -134,19 +137,12 @@ static enum tdm_status write_note(struct saving *s, const struct tdm_checkpoint_
     return status == TDM_OK ? tdm_weights_note(s->writer, note, err) : status;
 }
 
-static enum tdm_status save_all(struct saving *s, const struct tdm_weights_target *target,
-                                const struct tdm_checkpoint_moment *moment, struct tdm_error *err)
+static enum tdm_status save_all(struct saving *s, const struct tdm_checkpoint_moment *moment,
+                                struct tdm_error *err)
 {
-    const bool rounded = tdm_state_dtype(s->program, TDM_UNIT_WEIGHTS) != target->dtype;
-    s->sets[s->set_count++] = (struct saved_set){0, rounded, model_content(target, rounded)};
-    enum tdm_status status = tdm_weights_plan(s->writer, NULL, target->dtype, err);
-    for (size_t i = 0; i < KEPT && status == TDM_OK; i++) {
-        if (!is_part(s->program, i, target->dtype))
-            continue;
-        s->sets[s->set_count++] = (struct saved_set){i, false, kept[i].content};
-        status = tdm_weights_plan(s->writer, kept[i].name,
-                                  tdm_state_dtype(s->program, kept[i].content), err);
-    }
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < s->set_count && status == TDM_OK; i++)
+        status = tdm_weights_plan(s->writer, s->sets[i].part, s->sets[i].dtype, err);
     if (status == TDM_OK)
         status = tdm_parallel(tdm_weights_files(s->writer), TDM_MOST_WRITERS, save_file, s, err);
     return status == TDM_OK ? write_note(s, moment, err) : status;
@@ -157,21 +153,8 @@ static enum tdm_status save_together(struct saving *s, const struct tdm_weights_
                                      const struct tdm_checkpoint_moment *moment,
                                      struct tdm_error *err)
 {
-    const bool rounded = tdm_state_dtype(s->program, TDM_UNIT_WEIGHTS) != target->dtype;
-    struct tdm_shared_set sets[1 + KEPT] = {{.content = model_content(target, rounded),
-                                             .dtype = target->dtype,
-                                             .rounded = rounded,
-                                             .checked = kept[0].shown}};
-    uint32_t count = 1;
-    for (size_t i = 0; i < KEPT; i++)
-        if (is_part(s->program, i, target->dtype))
-            sets[count++] =
-                (struct tdm_shared_set){.part = kept[i].name,
-                                        .content = kept[i].content,
-                                        .dtype = tdm_state_dtype(s->program, kept[i].content),
-                                        .checked = kept[i].shown};
-    enum tdm_status status =
-        tdm_shared_save(target, s->arenas, s->program, count, sets, s->watch, &s->writer, err);
+    enum tdm_status status = tdm_shared_save(target, s->arenas, s->program, s->set_count, s->sets,
+                                             s->watch, &s->writer, err);
     return status == TDM_OK && tdm_processes_number(s->processes) == 0 ? write_note(s, moment, err)
                                                                        : status;
 }
@@ -191,16 +174,15 @@ enum tdm_status tdm_checkpoint_save(const struct tdm_weights_target *target,
     whole.checkpoint = true;
     whole.part_bytes = tdm_checkpoint_part_bytes(program, target->dtype);
     whole.shared = true; /* by threads or processes */
-    s.elements = program->schedule->model->parameters;
-    for (size_t i = 0; i < KEPT; i++)
-        s.elements += is_part(program, i, target->dtype) ? program->schedule->model->parameters : 0;
+    list_sets(&s, target);
+    s.elements = s.set_count * program->schedule->model->parameters;
     enum tdm_status status = TDM_OK;
     if (tdm_processes_count(s.processes) > 1) {
         status = save_together(&s, &whole, moment, err);
     } else {
         status = tdm_weights_create(&whole, &s.writer, err);
         if (status == TDM_OK)
-            status = save_all(&s, &whole, moment, err);
+            status = save_all(&s, moment, err);
     }
     if (status == TDM_OK && tdm_processes_number(s.processes) == 0)
         return tdm_weights_commit(s.writer, err);

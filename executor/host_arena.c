@@ -2,6 +2,7 @@
 /* Allocates the host arena: touches it slice by slice, then pins all of it if that is allowed. */
 #include "executor/host_arena.h"
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "executor/host_memory.h"
 
@@ -17,23 +18,16 @@
 #define PATIENCE_SECONDS 10.0
 #define LOOK_NANOSECONDS 20000000
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Waits until a slice can be touched; false if it cannot. */
 static bool wait_for_memory(const char *root, struct tdm_host_memory *memory, uint64_t bytes)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NANOSECONDS};
-    double begin = now_seconds();
+    double begin = tdm_now_seconds();
     for (;;) {
         tdm_host_memory_look(root, memory);
         if (tdm_host_memory_has(memory, bytes))
             return true;
-        if (memory->to_come_bytes == 0 || now_seconds() - begin > PATIENCE_SECONDS)
+        if (memory->to_come_bytes == 0 || tdm_now_seconds() - begin > PATIENCE_SECONDS)
             return false;
         nanosleep(&pause, NULL);
     }

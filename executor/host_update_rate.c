@@ -2,6 +2,7 @@
 /* Measures how fast the host's cores update a layer. The layer is zeros in memory of its own. */
 #include "executor/host_update_rate.h"
 
+#include "base/clock.h"
 #include "executor/host_optimizer.h"
 #include "schedule/layout.h"
 #include "schedule/program.h"
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define PAGE_BYTES (UINT64_C(2) << 20) /* a huge page */
 
@@ -20,13 +20,6 @@ static const enum tdm_content contents[] = {[TDM_OPTIMIZER_WEIGHTS] = TDM_UNIT_W
                                             [TDM_OPTIMIZER_MOMENT1] = TDM_UNIT_MOMENT1,
                                             [TDM_OPTIMIZER_MOMENT2] = TDM_UNIT_MOMENT2};
 #define CONTENTS (sizeof(contents) / sizeof(contents[0]))
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static enum tdm_status take(uint64_t bytes, enum tdm_dtype dtype, struct tdm_operand *operand,
                             struct tdm_error *err)
@@ -65,7 +58,8 @@ enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32
         uint64_t updates = 0;
         tdm_host_update_warm_up(threads);
         tdm_host_update_run(&update, threads);
-        for (begin = now(); passed < seconds || updates == 0; passed = now() - begin, updates++)
+        for (begin = tdm_now_seconds(); passed < seconds || updates == 0;
+             passed = tdm_now_seconds() - begin, updates++)
             tdm_host_update_run(&update, threads);
         *bytes_per_second = (double)updates * moved / passed;
     }

@@ -9,6 +9,7 @@
 
 #include "executor/processes.h"
 
+#include "base/clock.h"
 #include "base/install.h"
 #include "executor/mpi_module.h"
 #include "executor/team.h"
@@ -64,13 +65,6 @@ struct tdm_processes {
 
 /* Of a job of which some processes did not say goodbye. */
 static const struct tdm_mpi *abandoned;
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void sleep_for(double seconds)
 {
@@ -159,14 +153,14 @@ static void say(struct tdm_processes *p, uint32_t to, const struct message *mess
     bool done = false;
     uint64_t request;
     uint32_t polls = 0;
-    double until = now_seconds() + 1;
+    double until = tdm_now_seconds() + 1;
     if (copy == NULL)
         return;
     *copy = *message;
     pthread_mutex_lock(&p->calls);
     int error = p->mpi->send(TDM_MPI_CONTROL, copy, sizeof(*copy), to, TAG_CONTROL, &request);
     pthread_mutex_unlock(&p->calls);
-    while (error == 0 && !done && now_seconds() < until) {
+    while (error == 0 && !done && tdm_now_seconds() < until) {
         pthread_mutex_lock(&p->calls);
         error = p->mpi->test(&request, &done);
         pthread_mutex_unlock(&p->calls);
@@ -323,13 +317,13 @@ bool tdm_processes_ask(struct tdm_processes *p, uint32_t process, uint32_t rank,
                        uint32_t *waits_for, char *where, size_t where_bytes)
 {
     const struct message question = {.said = SAID_ASK, .rank = rank};
-    const double until = now_seconds() + ANSWER_SECONDS;
+    const double until = tdm_now_seconds() + ANSWER_SECONDS;
     pthread_mutex_lock(&p->lock);
     p->answered = false;
     pthread_mutex_unlock(&p->lock);
     say(p, process, &question);
     pthread_mutex_lock(&p->lock);
-    while (!(p->answered && p->answer.rank == rank) && !p->has_failed && now_seconds() < until)
+    while (!(p->answered && p->answer.rank == rank) && !p->has_failed && tdm_now_seconds() < until)
         wait_for_news(p, until);
     bool answered = p->answered && p->answer.rank == rank;
     if (answered) {
@@ -433,16 +427,16 @@ static bool say_goodbye(struct tdm_processes *p, enum tdm_status status)
 {
     const struct message bye = {.said = SAID_BYE};
     const double until =
-        now_seconds() + (status == TDM_INTERRUPTED ? LEAVE_STOPPED_SECONDS : LEAVE_SECONDS);
+        tdm_now_seconds() + (status == TDM_INTERRUPTED ? LEAVE_STOPPED_SECONDS : LEAVE_SECONDS);
     bool all = false;
     say_all(p, &bye);
     pthread_mutex_lock(&p->lock);
     while (!(all = p->left + 1 >= p->count)) {
         /* those that are well may still be at work: process 0 saves, for instance */
         const bool well = status == TDM_OK && !p->has_failed && !tdm_processes_stopped(p);
-        if (!well && now_seconds() >= until)
+        if (!well && tdm_now_seconds() >= until)
             break;
-        wait_for_news(p, well ? now_seconds() + 0.1 : until);
+        wait_for_news(p, well ? tdm_now_seconds() + 0.1 : until);
     }
     pthread_mutex_unlock(&p->lock);
     return all;

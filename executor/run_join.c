@@ -39,7 +39,7 @@ static enum tdm_status digest_schedule(const struct tdm_schedule *schedule,
     enum tdm_status status = tdm_schedule_to_json(schedule, NULL, &json, err);
     if (status != TDM_OK)
         return status;
-    char *text = tdm_json_dump(json, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = tdm_json_canonical(json);
     json_decref(json);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");

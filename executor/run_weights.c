@@ -2,6 +2,7 @@
 /* Loads or draws the weights of a run, and saves them, checkpoints and gradients. */
 #include "executor/run_weights.h"
 
+#include "base/clock.h"
 #include "base/size.h"
 #include "executor/host_memory.h"
 #include "executor/processes.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static void moved(void *self, uint64_t done, uint64_t elements)
@@ -134,20 +134,21 @@ static void hint_last(const struct tdm_run_weights *weights, uint64_t saved_step
                        (unsigned long long)saved_step);
 }
 
-/* Tells the other processes whether process 0 has saved: that is their status too. Where it failed
- * otherwise than by a value that is not finite, they end with its error. */
+/* Tells the other processes whether process 0 has saved: where it refused, all end with what it
+ * says, and may look for the op together. Where it failed otherwise, they are told by
+ * tdm_processes_settle(). */
 static enum tdm_status agree_saved(struct tdm_processes *processes, enum tdm_status status,
                                    struct tdm_error *err)
 {
-    uint32_t refused = status == TDM_INPUT;
+    struct tdm_error first = {.status = TDM_OK};
     if (status != TDM_OK && status != TDM_INPUT)
         return status;
-    enum tdm_status shared = tdm_processes_broadcast(processes, 0, &refused, sizeof(refused), err);
-    if (shared != TDM_OK)
-        return shared;
-    return refused && status == TDM_OK
-               ? tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved")
-               : status;
+    if (status == TDM_INPUT)
+        first = *err;
+    enum tdm_status shared = tdm_processes_broadcast(processes, 0, &first, sizeof(first), err);
+    if (shared == TDM_OK && status == TDM_OK && first.status != TDM_OK)
+        *err = first;
+    return shared != TDM_OK ? shared : status != TDM_OK ? status : first.status;
 }
 
 /* Tells if an old checkpoint could not be removed. */
@@ -241,13 +242,6 @@ static enum tdm_status save_checkpoint(struct tdm_run_weights *weights,
     return status;
 }
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Process 0 makes the directory. */
 static enum tdm_status make_directory(const struct tdm_run_weights *weights, uint64_t step,
                                       struct tdm_within_save *save, struct tdm_error *err)
@@ -272,7 +266,7 @@ enum tdm_status tdm_run_weights_begin_within(struct tdm_run_weights *weights, ui
                                              struct tdm_error *err)
 {
     struct tdm_processes *processes = weights->options->processes;
-    *save = (struct tdm_within_save){.began_seconds = now_seconds()};
+    *save = (struct tdm_within_save){.began_seconds = tdm_now_seconds()};
     tdm_log_flush(weights->log);
     enum tdm_status status = tdm_run_weights_await(weights, saved_step, err);
     if (status == TDM_OK && tdm_processes_number(processes) == 0)
@@ -306,7 +300,7 @@ static enum tdm_status complete_within(struct tdm_run_weights *weights,
     tell_stuck(weights);
     if (status == TDM_OK && listener->saved_within != NULL)
         listener->saved_within(listener->self, save->path, step, parts[0].op, parts[0].ops,
-                               now_seconds() - save->began_seconds);
+                               tdm_now_seconds() - save->began_seconds);
     return status;
 }
 

@@ -2,12 +2,12 @@
 /* Saves of checkpoints (executor/save.h). */
 #include "executor/save.h"
 
+#include "base/clock.h"
 #include "executor/processes.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct tdm_save {
     struct tdm_weights_target target;
@@ -26,13 +26,6 @@ struct tdm_save {
     enum tdm_status status;
     struct tdm_error err;
 };
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 enum tdm_status tdm_save_new(const struct tdm_weights_target *target,
                              struct tdm_checkpoint_folder *folder,
@@ -79,12 +72,12 @@ enum tdm_status tdm_save_write(struct tdm_save *save, const struct tdm_arenas *a
                                const struct tdm_program *program,
                                const struct tdm_weights_watch *watch, struct tdm_error *err)
 {
-    const double began = now_seconds();
+    const double began = tdm_now_seconds();
     enum tdm_status status =
         tdm_checkpoint_save(&save->target, arenas, program, &save->moment, watch, err);
     if (status == TDM_OK && tdm_processes_number(tdm_arenas_here(arenas)->processes) == 0)
         status = tdm_checkpoint_folder_advance(save->folder, save->moment.step, err);
-    save->seconds = now_seconds() - began;
+    save->seconds = tdm_now_seconds() - began;
     return status;
 }
 

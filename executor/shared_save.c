@@ -164,17 +164,20 @@ static enum tdm_status sum_files(struct sharing *s, struct tdm_error *err)
     return status;
 }
 
-/* Has a process found a value that is not finite? Then all say so. */
+/* Has a process found a value that is not finite? Then all say what the first of them found. */
 static enum tdm_status agree_finite(struct sharing *s, struct tdm_error *err)
 {
     uint32_t found = s->found.status != TDM_OK;
     enum tdm_status status = tdm_processes_unite(s->processes, &found, err);
-    if (status != TDM_OK || found == 0)
-        return status;
-    if (s->found.status == TDM_OK)
-        return tdm_fail(err, TDM_INPUT, "a value of the state is not finite: it is not saved");
-    *err = s->found;
-    return err->status;
+    for (uint32_t from = 0; found != 0 && status == TDM_OK; from++) {
+        struct tdm_error first = s->found;
+        status = tdm_processes_broadcast(s->processes, from, &first, sizeof(first), err);
+        if (status == TDM_OK && first.status != TDM_OK) {
+            *err = first;
+            return err->status;
+        }
+    }
+    return status;
 }
 
 /* Process 0 makes the directory, and tells the others its name. */

@@ -2,6 +2,7 @@
 /* A team: a meeting point, what ranks show each other there, and where each of them is. */
 #include "executor/team.h"
 
+#include "base/clock.h"
 #include "base/meeting.h"
 #include "executor/processes.h"
 #include "schedule/team_check.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* When a rank is lost that others wait for. */
 #define LATE_SECONDS 30.0
@@ -51,13 +51,6 @@ struct tdm_team {
         void *link;                                        /* of the transport */
     } * shown;                                             /* [ranks] */
 };
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* Gives every exchange its space. */
 static bool take_pieces(struct tdm_team *team)
@@ -122,7 +115,7 @@ void tdm_team_free(struct tdm_team *team)
 
 void tdm_team_reset(struct tdm_team *team)
 {
-    double now = now_seconds();
+    double now = tdm_now_seconds();
     pthread_mutex_lock(&team->lock);
     team->failed = TDM_NONE;
     team->is_lost = false;
@@ -140,7 +133,7 @@ void tdm_team_at(struct tdm_team *team, uint32_t rank, const struct tdm_op *op,
                  double predicted_seconds)
 {
     struct position *at = &team->positions[rank];
-    double now = now_seconds();
+    double now = tdm_now_seconds();
     pthread_mutex_lock(&team->lock);
     at->begun = true;
     at->kind = op->kind;
@@ -186,7 +179,7 @@ const char *tdm_team_describe(struct tdm_team *team, uint32_t rank, uint32_t *wa
 {
     pthread_mutex_lock(&team->lock);
     *waits_for = team->positions[rank].waits_for;
-    describe(&team->positions[rank], now_seconds(), out);
+    describe(&team->positions[rank], tdm_now_seconds(), out);
     pthread_mutex_unlock(&team->lock);
     return out;
 }
@@ -194,7 +187,7 @@ const char *tdm_team_describe(struct tdm_team *team, uint32_t rank, uint32_t *wa
 double tdm_team_patience(struct tdm_team *team, uint32_t rank)
 {
     struct position *at = &team->positions[rank];
-    double now = now_seconds();
+    double now = tdm_now_seconds();
     pthread_mutex_lock(&team->lock);
     at->longest = fmax(at->longest, now - at->left);
     double stretch = fmax(at->longest, at->predicted - at->left_as_predicted);
@@ -205,7 +198,7 @@ double tdm_team_patience(struct tdm_team *team, uint32_t rank)
 void tdm_team_goes_on(struct tdm_team *team, uint32_t rank)
 {
     struct position *at = &team->positions[rank];
-    double now = now_seconds();
+    double now = tdm_now_seconds();
     pthread_mutex_lock(&team->lock);
     at->waits_for = TDM_NONE;
     at->left = now;

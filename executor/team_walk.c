@@ -2,6 +2,7 @@
 /* The walks of all ranks of this process, and their threads. */
 #include "executor/team_walk.h"
 
+#include "base/clock.h"
 #include "executor/processes.h"
 #include "schedule/program.h"
 
@@ -125,24 +126,17 @@ static enum tdm_status first_failure(const struct tdm_team_walk *team, struct td
     return why.status;
 }
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Waits for the threads of all ranks, and after a failure for a while. */
 static void join_all(struct tdm_team_walk *team)
 {
     double until = INFINITY;
     for (uint32_t rank = 0; rank < team->ranks; rank++)
-        while (!join(&team->members[rank], LOOK_SECONDS) && now_seconds() < until)
+        while (!join(&team->members[rank], LOOK_SECONDS) && tdm_now_seconds() < until)
             if (isinf(until) && tdm_team_failed(team->team) != TDM_NONE) {
                 tdm_team_abort(team->team);
-                until = now_seconds() + (tdm_team_lost(team->team, NULL)
-                                             ? LEAVE_SECONDS
-                                             : tdm_team_late_seconds(team->team));
+                until = tdm_now_seconds() + (tdm_team_lost(team->team, NULL)
+                                                 ? LEAVE_SECONDS
+                                                 : tdm_team_late_seconds(team->team));
             }
 }
 

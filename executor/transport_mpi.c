@@ -11,11 +11,11 @@
 #include "executor/processes.h"
 #include "executor/team.h"
 
+#include "base/clock.h"
 #include "base/size.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* Tags from here on are of pairs of ranks. */
 #define FIRST_TAG 16u
@@ -33,13 +33,6 @@ struct link {
     struct flight *flights; /* [capacity] */
     uint32_t count, capacity;
 };
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void close_link(void *self)
 {
@@ -169,7 +162,7 @@ static enum tdm_status wait_all(struct tdm_team *team, const struct tdm_program 
                                 struct link *link, struct tdm_error *err)
 {
     struct tdm_processes *processes = tdm_team_processes(team);
-    const double until = now_seconds() + tdm_team_patience(team, program->rank);
+    const double until = tdm_now_seconds() + tdm_team_patience(team, program->rank);
     const struct flight *first = NULL;
     enum tdm_status status = test_all(processes, link, err);
     uint32_t polls = 0, awaited = TDM_NONE;
@@ -177,7 +170,7 @@ static enum tdm_status wait_all(struct tdm_team *team, const struct tdm_program 
         if (first->rank != awaited)
             tdm_team_waits(team, program->rank, awaited = first->rank);
         status = look(team, program, awaited, err);
-        if (status == TDM_OK && now_seconds() >= until)
+        if (status == TDM_OK && tdm_now_seconds() >= until)
             status = lose(team, program, awaited, err);
         tdm_processes_rest(&polls);
         if (status == TDM_OK)

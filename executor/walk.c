@@ -2,6 +2,7 @@
 /* The walk: launches the items of a program on a backend. */
 #include "executor/walk.h"
 
+#include "base/clock.h"
 #include "executor/finite.h"
 #include "executor/team.h"
 #include "ops/team.h"
@@ -10,7 +11,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* How far the walk may be ahead of the compute lane. It may always be ahead by one running op and
  * one queued op, so that the lane never runs empty. */
@@ -46,13 +46,6 @@ struct tdm_walk {
     uint64_t ended;                       /* of the compute lane, as last seen */
     double began, looked;                 /* seconds on a clock */
 };
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_forecast *forecast,
                              const struct tdm_arenas *arenas, struct tdm_walk **out,
@@ -128,7 +121,7 @@ static enum tdm_status update(struct tdm_walk *walk, uint64_t await, struct tdm_
 {
     enum tdm_status status = see_ended(walk, TDM_LANE_COMPUTE, await, &walk->ended, err);
     double predicted = tdm_forecast_seconds(walk->forecast, walk->ended);
-    double seconds = now_seconds() - walk->began;
+    double seconds = tdm_now_seconds() - walk->began;
     if (predicted >= MIN_SAMPLE_SECONDS)
         walk->slowdown = fmin(fmax(seconds / predicted, 1), MAX_SLOWDOWN);
     return status;
@@ -137,7 +130,7 @@ static enum tdm_status update(struct tdm_walk *walk, uint64_t await, struct tdm_
 /* Calls the watch if its interval has passed. */
 static enum tdm_status look(struct tdm_walk *walk, struct tdm_error *err)
 {
-    double now = now_seconds();
+    double now = tdm_now_seconds();
     if (walk->watch == NULL || now - walk->looked < LOOK_SECONDS)
         return TDM_OK;
     walk->looked = now;
@@ -288,8 +281,8 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     if (walk->pauser != NULL && walk->pauser->wants(walk->pauser->self, item->op)) {
         enum tdm_status paused = watch_end(walk, err);
         if (paused == TDM_OK)
-            paused =
-                walk->pauser->pause(walk->pauser->self, item->op, now_seconds() - walk->began, err);
+            paused = walk->pauser->pause(walk->pauser->self, item->op,
+                                         tdm_now_seconds() - walk->began, err);
         if (paused != TDM_OK)
             return paused;
     }
@@ -367,7 +360,7 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
     for (uint32_t lane = 0; lane < walk->program->schedule->machine->topology.lane_count; lane++)
         walk->launched[lane] = walk->skipped[lane] = 0;
     walk->ended = 0;
-    walk->began = walk->looked = now_seconds();
+    walk->began = walk->looked = tdm_now_seconds();
     tdm_order_reset(walk->order);
     if (observer != NULL)
         tdm_observer_reset(observer);

@@ -2,13 +2,13 @@
 /* Saves within steps (executor/within.h). */
 #include "executor/within.h"
 
+#include "base/clock.h"
 #include "base/size.h"
 #include "schedule/program.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* A rank of this process. */
 struct member {
@@ -43,13 +43,6 @@ struct tdm_within {
     double saved_seconds;   /* on a clock: when the last checkpoint was written, or the run began */
 };
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static bool is_leader(const struct member *member)
 {
     return member->rank == member->within->first;
@@ -76,7 +69,7 @@ static bool is_late(const struct tdm_within *within)
 {
     const struct tdm_run_options *options = within->run->options;
     return tdm_processes_number(options->processes) == 0 &&
-           now_seconds() - within->saved_seconds >= options->within_seconds;
+           tdm_now_seconds() - within->saved_seconds >= options->within_seconds;
 }
 
 static bool wants(void *self, const struct tdm_op *op)
@@ -110,7 +103,7 @@ static enum tdm_status complete(struct tdm_within *within, double seconds, struc
         status = tdm_run_weights_end_within(&run->weights, &within->save, within->program,
                                             within->earlier_seconds + seconds, within->parts,
                                             within->history, err);
-    within->saved_seconds = now_seconds();
+    within->saved_seconds = tdm_now_seconds();
     if (status == TDM_OK)
         within->result->within_step = within->step;
     return status == TDM_OK ? decide(within, false, err) : status; /* it may have been told since */
@@ -215,7 +208,7 @@ enum tdm_status tdm_within_open(struct tdm_run *run, struct tdm_team_walk *walk,
                                   .members = calloc(program->ranks, sizeof(*within->members)),
                                   .parts = calloc(program->ranks, sizeof(*within->parts)),
                                   .first = (uint32_t)(tdm_run_here(run) - run->arenas),
-                                  .saved_seconds = now_seconds()};
+                                  .saved_seconds = tdm_now_seconds()};
     enum tdm_status status =
         within->members == NULL || within->parts == NULL
             ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for saves within steps")
@@ -256,7 +249,7 @@ void tdm_within_begin(struct tdm_within *within, uint64_t step, double earlier_s
     for (uint32_t rank = 0; rank < within->program->ranks; rank++)
         within->members[rank].next = 0;
     if (within->result->saved_step != within->saved_step)
-        within->saved_seconds = now_seconds();
+        within->saved_seconds = tdm_now_seconds();
     within->saved_step = within->result->saved_step;
 }
 

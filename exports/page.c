@@ -2,6 +2,7 @@
 /* Writes a step as a page: facts as JSON, arrays in base64, script and style. */
 #include "exports/page.h"
 
+#include "base/json.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -195,7 +196,7 @@ static json_t *number_or_null(double number)
     __extension__({                                         \
         json_t *list = json_array();                        \
         for (uint32_t at = 0; at < (uint32_t)(count); at++) \
-            json_array_append_new(list, text(name));        \
+            tdm_json_add(&list, text(name));                \
         list;                                               \
     })
 
@@ -203,12 +204,11 @@ static json_t *places(const struct tdm_plot *plot)
 {
     json_t *list = json_array();
     for (uint32_t place = 0; place < plot->topology.place_count; place++)
-        json_array_append_new(
-            list, json_pack("{s:o, s:I, s:I, s:I}", "name",
-                            text(tdm_place_name(&plot->topology, (enum tdm_place)place)), "arena",
-                            (json_int_t)plot->arena_bytes[place], "runtime",
-                            (json_int_t)plot->runtime_bytes[place], "limit",
-                            (json_int_t)plot->limit_bytes[place]));
+        tdm_json_add(&list, json_pack("{s:o, s:I, s:I, s:I}", "name",
+                                      text(tdm_place_name(&plot->topology, (enum tdm_place)place)),
+                                      "arena", (json_int_t)plot->arena_bytes[place], "runtime",
+                                      (json_int_t)plot->runtime_bytes[place], "limit",
+                                      (json_int_t)plot->limit_bytes[place]));
     return list;
 }
 
@@ -216,10 +216,9 @@ static json_t *buffers(const struct tdm_program *program)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < program->buffer_count; i++)
-        json_array_append_new(list,
-                              json_pack("{s:o, s:i, s:i}", "name", text(program->buffers[i].name),
-                                        "place", (int)program->buffers[i].place, "category",
-                                        (int)program->buffers[i].category));
+        tdm_json_add(&list, json_pack("{s:o, s:i, s:i}", "name", text(program->buffers[i].name),
+                                      "place", (int)program->buffers[i].place, "category",
+                                      (int)program->buffers[i].category));
     return list;
 }
 
@@ -233,13 +232,12 @@ static json_t *sides(const struct tdm_plot *plot)
             continue;
         json_t *peaks = json_array();
         for (uint32_t place = 0; place < plot->topology.place_count; place++)
-            json_array_append_new(peaks,
-                                  panel->peak[place].known
-                                      ? json_integer((json_int_t)panel->peak[place].value_bytes)
-                                      : json_null());
-        json_array_append_new(list, json_pack("{s:i, s:s, s:f, s:o}", "number", side, "name",
-                                              side == TDM_PREDICTED ? "predicted" : "measured",
-                                              "end", panel->end_seconds, "peaks", peaks));
+            tdm_json_add(&peaks, panel->peak[place].known
+                                     ? json_integer((json_int_t)panel->peak[place].value_bytes)
+                                     : json_null());
+        tdm_json_add(&list, json_pack("{s:i, s:s, s:f, s:o}", "number", side, "name",
+                                      side == TDM_PREDICTED ? "predicted" : "measured", "end",
+                                      panel->end_seconds, "peaks", peaks));
     }
     return list;
 }
@@ -249,10 +247,9 @@ static json_t *steps(const struct tdm_step *step)
     json_t *list = json_array();
     for (size_t i = 0; i < step->step_count; i++) {
         const struct tdm_trace_step_row *row = &step->steps[i];
-        json_array_append_new(
-            list, json_pack("[I, o, o, o, I]", (json_int_t)row->step, number_or_null(row->loss),
-                            number_or_null(row->gradient_norm), number_or_null(row->seconds),
-                            (json_int_t)row->tokens));
+        tdm_json_add(&list, json_pack("[I, o, o, o, I]", (json_int_t)row->step,
+                                      number_or_null(row->loss), number_or_null(row->gradient_norm),
+                                      number_or_null(row->seconds), (json_int_t)row->tokens));
     }
     return list;
 }
@@ -261,9 +258,9 @@ static json_t *evaluations(const struct tdm_step *step)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < step->evaluation_count; i++)
-        json_array_append_new(list, json_pack("[I, o, o]", (json_int_t)step->evaluations[i].step,
-                                              number_or_null(step->evaluations[i].loss),
-                                              text(step->evaluations[i].text)));
+        tdm_json_add(&list, json_pack("[I, o, o]", (json_int_t)step->evaluations[i].step,
+                                      number_or_null(step->evaluations[i].loss),
+                                      text(step->evaluations[i].text)));
     return list;
 }
 
@@ -296,9 +293,10 @@ static enum tdm_status write_facts(const struct tdm_step *step, FILE *out, struc
         NAMES(TDM_CONTENTS, tdm_content_name((enum tdm_content)at)), "parts",
         NAMES(TDM_PARTS, tdm_part_name((enum tdm_part)at)), "buffers", buffers(step->program),
         "sides", sides(plot), "steps", steps(step));
-    json_t *evaluated = evaluations(step);
-    bool made = facts != NULL && json_object_set(facts, "evaluations", evaluated) == 0;
-    json_decref(evaluated);
+    const char *failed = tdm_trace_failed(step->steps, step->step_count);
+    tdm_json_set(&facts, "evaluations", evaluations(step));
+    tdm_json_set(&facts, "failed", failed == NULL ? json_null() : json_string(failed));
+    bool made = facts != NULL;
     fputs("<script type=\"application/json\" id=\"facts\">", out);
     if (made)
         made = json_dump_callback(facts, write_escaped, out, JSON_COMPACT) == 0;

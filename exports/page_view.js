@@ -480,11 +480,30 @@ function addLegend() {
       add(colourOfCategory[c], facts.categories[c]);
 }
 
+// Marks the last step if it is not a number, as plot --loss does. Returns the words at its line, or ''.
+function markFailed(brush, at, height) {
+  if (facts.failed === null) return '';
+  const words = 'step ' + facts.steps[facts.steps.length - 1][0] + ': its ' + facts.failed + ' is not a number';
+  const left = at > brush.measureText(words).width + LEFT;
+  brush.strokeStyle = brush.fillStyle = TEXT;
+  brush.lineWidth = 1;
+  brush.setLineDash([4, 3]);
+  brush.beginPath();
+  brush.moveTo(at, 20);
+  brush.lineTo(at, height - 20);
+  brush.stroke();
+  brush.setLineDash([]);
+  brush.textAlign = left ? 'right' : 'left';
+  brush.fillText(words, at + (left ? -6 : 6), height - 26);
+  return words;
+}
+
+// Returns what it says of the last step.
 function drawLoss() {
   const steps = facts.steps.filter(step => step[1] !== null);
   if (steps.length === 0) {
     lossCanvas.style.display = 'none';
-    return;
+    return '';
   }
   const height = 170, scale = window.devicePixelRatio || 1, wide = lossCanvas.clientWidth;
   lossCanvas.style.height = height + 'px';
@@ -497,12 +516,12 @@ function drawLoss() {
   const all = [...steps, ...evaluated].map(row => row[1]);
   let low = all.reduce((a, b) => Math.min(a, b)), high = all.reduce((a, b) => Math.max(a, b));
   if (high === low) [low, high] = [low - 0.5, high + 0.5];
-  const first = steps[0][0], last = Math.max(first + 1, steps[steps.length - 1][0]);
+  const first = steps[0][0], end = facts.steps[facts.steps.length - 1][0], last = Math.max(first + 1, end);
   const x = step => LEFT + (step - first) / (last - first) * (wide - LEFT - RIGHT);
   const y = loss => 24 + (high - loss) / (high - low) * (height - 48);
   brush.fillStyle = QUIET;
   brush.textAlign = 'right';
-  for (const loss of [low, (low + high) / 2, high]) brush.fillText(loss.toFixed(3), LEFT - 6, y(loss) + 4);
+  for (const loss of [low, (low + high) / 2, high]) brush.fillText(loss < 1e4 ? loss.toFixed(3) : loss.toExponential(2), LEFT - 6, y(loss) + 4);
   brush.textAlign = 'center';
   brush.fillText('step ' + first, x(first) + 14, height - 6);
   brush.fillText('step ' + last, x(last) - 18, height - 6);
@@ -531,6 +550,7 @@ function drawLoss() {
       of.map(row => '\nevaluation ' + (texts.length > 1 ? row[2] + ' ' : '') + row[1].toFixed(4)).join(''), event);
   };
   lossCanvas.onpointerleave = event => showTip('', event);
+  return markFailed(brush, x(end), height);
 }
 
 // With #check, for tests: zooms through the step and says what was drawn, and how long it took.
@@ -547,6 +567,7 @@ function check() {
   view.to = view.side.end;
   draw();
   result.tips = panels.map(panel => tell(xOf(middle), panel.top + panel.height / 2));
+  result.failed = drawLoss();
   element('pre', 'check').textContent = JSON.stringify(result, null, 1);
 }
 

@@ -3,6 +3,7 @@
  * simulates candidates in order of rising estimated time, until none can win. */
 #include "planner/candidates_parts.h"
 
+#include "base/file.h"
 #include "base/size.h"
 #include "planner/ladder.h"
 
@@ -255,6 +256,15 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
                             : tdm_candidates_climb(schedule, pins, NULL, search, err);
 }
 
+/* Once, when the search knows which program it is: an older file stays if it fails before. */
+static enum tdm_status write_program(const struct tdm_candidates *run, const char *path,
+                                     struct tdm_error *err)
+{
+    if (run->program == NULL)
+        return tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made", path);
+    return tdm_file_write(path, run->program, run->program_bytes, true, err);
+}
+
 enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      const struct tdm_climb *climb, struct tdm_search *search,
                                      struct tdm_error *err)
@@ -274,9 +284,8 @@ enum tdm_status tdm_candidates_climb(struct tdm_schedule *schedule, const struct
         status = tdm_candidates_enrich(&run, err);
     if (status == TDM_OK && improves && run.found && pins->program_path == NULL)
         status = tdm_candidates_tighten(&run, err);
-    if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
-        status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
-                          pins->program_path);
+    if (status == TDM_OK && pins->program_path != NULL)
+        status = write_program(&run, pins->program_path, err);
     run.counts.rounded = run.rounded_count;
     run.counts.recipes_alone =
         trains && !tdm_candidates_without(&run, TDM_ROUNDING) && !tdm_candidates_may_round(&run);

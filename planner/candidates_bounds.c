@@ -129,9 +129,11 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     if (relaxed.bound_seconds < run->bound_seconds) {
         run->bound_seconds = relaxed.bound_seconds;
         run->binding = relaxed;
-        if (pins->program_path != NULL)
-            status = tdm_relaxation_write(relaxation, pins->program_path, err);
-        run->program_written = true;
+        if (pins->program_path != NULL) {
+            free(run->program);
+            run->program = NULL;
+            status = tdm_relaxation_text(relaxation, &run->program, &run->program_bytes, err);
+        }
     }
     if (relaxed.bound_seconds > run->floor_seconds[order][size])
         run->floor_seconds[order][size] = relaxed.bound_seconds;

@@ -80,7 +80,9 @@ struct tdm_candidates {
     struct tdm_prices prices[TDM_ORDERS][TDM_BASES];
     const struct tdm_prices *last[TDM_ORDERS];
     struct tdm_relaxed tightened[TDM_ORDERS][TDM_BASES]; /* `solved`: these programs */
-    bool program_written;                                /* for --write-lp */
+    /* for --write-lp: the program that sets bound_seconds, or NULL */
+    char *program;
+    uint64_t program_bytes;
 
     enum tdm_status status; /* of the last measurement while polishing */
     struct tdm_error err;

@@ -94,6 +94,7 @@ void tdm_candidates_close(struct tdm_candidates *run)
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
+    free(run->program);
     tdm_memo_free(run->measured);
     for (int order = 0; order < TDM_ORDERS; order++)
         for (uint32_t size = 0; size < TDM_BASES; size++)

@@ -154,8 +154,8 @@ enum tdm_status tdm_relaxation_tighten(struct tdm_relaxation *relaxation, double
 void tdm_relaxation_groups(struct tdm_relaxation *relaxation, struct tdm_group *groups,
                            uint32_t *count);
 
-/* Writes the current program, with the arcs made so far. */
-enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *relaxation, const char *path,
-                                     struct tdm_error *err);
+/* The current program, with the arcs made so far, as a text (tdm_solver_text()). */
+enum tdm_status tdm_relaxation_text(const struct tdm_relaxation *relaxation, char **text,
+                                    uint64_t *bytes, struct tdm_error *err);
 
 #endif

@@ -69,10 +69,10 @@ void tdm_relaxation_weigh(struct tdm_relaxation *r)
     find_binding(r, &r->relaxed);
 }
 
-enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *r, const char *path,
-                                     struct tdm_error *err)
+enum tdm_status tdm_relaxation_text(const struct tdm_relaxation *r, char **text, uint64_t *bytes,
+                                    struct tdm_error *err)
 {
-    return tdm_solver_write(r->solver, path, err);
+    return tdm_solver_text(r->solver, text, bytes, err);
 }
 
 /* ---- groups by prices ---- */

@@ -321,11 +321,17 @@ static enum tdm_status write_text(struct tdm_solver *solver, const char *path,
     return failed == 0 ? TDM_OK : tdm_file_failed(path, errno != 0 ? errno : EIO, err);
 }
 
-enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path, struct tdm_error *err)
+static bool ends_with(const char *text, uint64_t bytes, const char *end)
+{
+    return bytes >= strlen(end) && strcmp(text + bytes - strlen(end), end) == 0;
+}
+
+/* GLPK does not say if it could not write the last bytes of a file: then its end is missing. */
+enum tdm_status tdm_solver_text(struct tdm_solver *solver, char **text, uint64_t *bytes,
+                                struct tdm_error *err)
 {
     const char *folder = getenv("TMPDIR");
-    char temporary[4096], *text = NULL;
-    uint64_t bytes;
+    char temporary[4096];
     int length = snprintf(temporary, sizeof(temporary), "%s/tidemark.lp.XXXXXX",
                           folder != NULL && folder[0] != '\0' ? folder : "/tmp");
     int fd = length < (int)sizeof(temporary) ? mkstemp(temporary) : -1;
@@ -334,11 +340,13 @@ enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path, st
     close(fd);
     enum tdm_status status = write_text(solver, temporary, err);
     if (status == TDM_OK)
-        status = tdm_file_read(temporary, UINT64_MAX, &text, &bytes, err);
-    if (status == TDM_OK)
-        status = tdm_file_write(path, text, bytes, true, err);
+        status = tdm_file_read(temporary, UINT64_MAX, text, bytes, err);
     (void)unlink(temporary);
-    free(text);
+    if (status == TDM_OK && !ends_with(*text, *bytes, "\nEnd\n")) {
+        free(*text);
+        *text = NULL;
+        status = tdm_file_failed(temporary, EIO, err);
+    }
     return status;
 }
 

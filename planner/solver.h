@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct tdm_solver;
 
@@ -64,9 +65,10 @@ double tdm_solver_price(const struct tdm_solver *solver, int row);
 
 const char *tdm_solver_row_name(const struct tdm_solver *solver, int row);
 
-/* Writes the program in CPLEX LP format, completely or not at all. Replaces an older file. */
-enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path,
-                                 struct tdm_error *err);
+/* The program in CPLEX LP format: `bytes` bytes of malloc'ed text, which the caller frees. GLPK
+ * writes it to a temporary file first, in TMPDIR. */
+enum tdm_status tdm_solver_text(struct tdm_solver *solver, char **text, uint64_t *bytes,
+                                struct tdm_error *err);
 
 /* Can several threads solve programs of their own at the same time? */
 bool tdm_solver_has_threads(void);

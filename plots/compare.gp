@@ -131,3 +131,4 @@ plot for [i = lines:1:-1] folder . "/lines" index i - 1 using 1:2 with linespoin
     pointsize dot_size * 1.6 * scale linecolor rgb colour_of(i) notitle
 unset multiplot
 set output
+is_drawn = 1

@@ -104,3 +104,4 @@ plot for [i = count:1:-1] folder . "/stack" index i - 1 using 1:2 with filledcur
         title "reserved by the allocator, and runtime"
 unset multiplot
 set output
+is_drawn = 1

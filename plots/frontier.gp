@@ -54,3 +54,4 @@ plot for [i = 1:lines] folder . sprintf("/line_%d", i) using 1:2 with linespoint
     for [i = 1:lines] folder . sprintf("/line_%d", i) using 1:3 with lines linewidth 1.5 * scale dashtype 2 \
         linecolor rgb word(shades, i) title (i == 1 ? "no schedule is faster" : "")
 set output
+is_drawn = 1

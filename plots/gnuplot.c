@@ -17,6 +17,9 @@
 extern char **environ;
 
 #define MOST_SCRIPTS 8
+
+/* The last command: gnuplot takes a script that it cannot read on for one that ends there. */
+#define WAS_READ "if (!exists(\"is_drawn\")) exit error \"a script could not be read to its end\""
 #define MOST_PRINTED_BYTES (1u << 20)
 
 enum tdm_status tdm_scratch_open(struct tdm_scratch *scratch, struct tdm_error *err)
@@ -144,15 +147,18 @@ static enum tdm_status check_read(const char *path, struct tdm_error *err)
 enum tdm_status tdm_gnuplot_run(const char *const *scripts, const char *folder,
                                 struct tdm_error *err)
 {
-    char *arguments[MOST_SCRIPTS + 3] = {(char *)"gnuplot", (char *)"-d"};
+    char *arguments[MOST_SCRIPTS + 5] = {(char *)"gnuplot", (char *)"-d"};
     char path[600];
     char line[256];
     char *printed = NULL;
     uint64_t bytes;
     int result;
     pid_t pid;
+    size_t count = 2;
     for (size_t i = 0; i < MOST_SCRIPTS && scripts[i] != NULL; i++)
-        arguments[i + 2] = (char *)scripts[i];
+        arguments[count++] = (char *)scripts[i];
+    arguments[count++] = (char *)"-e";
+    arguments[count] = (char *)WAS_READ;
     snprintf(path, sizeof(path), "%s/printed", folder);
 
     int reason = start(arguments, path, &pid);

@@ -21,9 +21,10 @@ enum tdm_status tdm_scratch_open(struct tdm_scratch *scratch, struct tdm_error *
 void tdm_scratch_close(struct tdm_scratch *scratch);
 
 /* Runs the gnuplot of PATH on scripts (NULL-terminated), one after the other in one process,
- * without the user's settings. What it prints goes to a file in `folder`. TDM_IO with its first
- * error line if it fails, or with its warning if it could not read a file; if gnuplot is not in
- * PATH, TDM_IO with the package that installs it. */
+ * without the user's settings. What it prints goes to a file in `folder`. The last script ends with
+ * "is_drawn = 1". TDM_IO with its first error line if it fails or does not come to that end, or
+ * with its warning if it could not read a file; if gnuplot is not in PATH, TDM_IO with the package
+ * that installs it. */
 enum tdm_status tdm_gnuplot_run(const char *const *scripts, const char *folder,
                                 struct tdm_error *err);
 

@@ -66,3 +66,4 @@ if (norms > 0) {
 }
 unset multiplot
 set output
+is_drawn = 1

@@ -67,8 +67,7 @@ static enum tdm_status write_data(struct drawing *d, const char *folder, struct 
     return tdm_picture_finish(folder, "data", file, err);
 }
 
-/* Finds which steps are drawn, and what of the last one is not a number. A program without losses
- * or norms has them in no step. */
+/* Finds which steps are drawn, and what of the last one is not a number. */
 static void find_steps(struct drawing *d)
 {
     for (size_t i = 0; i < d->step_count; i++) {
@@ -78,10 +77,8 @@ static void find_steps(struct drawing *d)
         if (d->first_step == 0)
             d->first_step = row->step;
         d->last_step = row->step;
-        d->failed = !isfinite(row->loss)                            ? "loss"
-                    : d->norms > 0 && !isfinite(row->gradient_norm) ? "gradient norm"
-                                                                    : NULL;
     }
+    d->failed = tdm_trace_failed(d->steps, d->step_count);
     d->failed_step = d->failed == NULL ? 0 : d->last_step;
 }
 

@@ -67,3 +67,4 @@ plot for [i = 1:lines] (any(i) ? data : "/dev/null") index (any(i) ? i - 1 : 0) 
         linewidth 2.5 * scale linecolor rgb colour_gradients title "asked for"
 unset multiplot
 set output
+is_drawn = 1

@@ -173,3 +173,4 @@ do for [p = 1:3] {
 }
 unset multiplot
 set output
+is_drawn = 1

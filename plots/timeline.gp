@@ -288,3 +288,4 @@ do for [p = 1:panels] {
 }
 unset multiplot
 set output
+is_drawn = 1

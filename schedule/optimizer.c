@@ -4,6 +4,7 @@
 
 #include "schedule/learning_rate.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -293,10 +294,11 @@ static enum tdm_status check_ranges(const struct tdm_optimizer_settings *o, cons
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"optimizer.beta2\" is %g; it must be at least 0 and below 1", file,
                         o->beta2);
-    if (!(o->epsilon > 0 && o->epsilon < 1))
+    if (!(o->epsilon >= (double)FLT_MIN && o->epsilon < 1)) /* else an update may be 0 / 0 */
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"optimizer.epsilon\" is %g; it must be above 0 and below 1", file,
-                        o->epsilon);
+                        "%s: \"optimizer.epsilon\" is %g; it must be at least 1.1755e-38, the "
+                        "smallest normal number of fp32, and below 1",
+                        file, o->epsilon);
     if (!(o->weight_decay >= 0 && o->weight_decay < 1e3))
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"optimizer.weight_decay\" is %g; it must be at least 0 and below "

@@ -6,6 +6,7 @@
 #include "traces/query.h"
 #include "traces/sqlite.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +49,37 @@ static bool is_as_written(const struct tdm_trace_reader *reader)
     return same && code == SQLITE_DONE && strstr(at, "\nCREATE ") == NULL;
 }
 
+/* The next character that matters at *at, which moves behind it: comments and white space count as
+ * one space, none at the end. Within quotes, of kind *quote, all do. */
+static char next_character(const char **at, char *quote)
+{
+    const char *from = *at;
+    while (*quote == '\0' && (isspace((unsigned char)**at) || strncmp(*at, "--", 2) == 0))
+        *at += **at == '-' ? strcspn(*at, "\n") : 1;
+    if (**at == '\0')
+        return '\0';
+    if (*at != from)
+        return ' ';
+    const char next = *(*at)++;
+    if (*quote == next)
+        *quote = '\0';
+    else if (*quote == '\0' && strchr("'\"`", next) != NULL)
+        *quote = next;
+    return next;
+}
+
+/* Are both statements the same but for comments? */
+static bool is_same_sql(const char *a, const char *b)
+{
+    char quote_a = '\0', quote_b = '\0', next;
+    do {
+        next = next_character(&a, &quote_a);
+        if (next != next_character(&b, &quote_b))
+            return false;
+    } while (next != '\0');
+    return true;
+}
+
 /* Compares one object with the current row of `ours`: type, name and SQL. */
 static enum tdm_status check_object(struct tdm_trace_reader *reader, sqlite3_stmt *ours,
                                     sqlite3_stmt *theirs, struct tdm_error *err)
@@ -68,7 +100,7 @@ static enum tdm_status check_object(struct tdm_trace_reader *reader, sqlite3_stm
     const char *found_sql =
         code == SQLITE_ROW ? (const char *)sqlite3_column_text(theirs, 1) : NULL;
     if (found_type != NULL && found_sql != NULL && strcmp(found_type, type) == 0 &&
-        strcmp(found_sql, sql) == 0)
+        is_same_sql(found_sql, sql))
         return TDM_OK;
     if (found_type == NULL)
         tdm_fail(err, TDM_INPUT, "%s: is not a trace: it has no %s \"%s\"", reader->path, type,

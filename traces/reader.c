@@ -408,6 +408,19 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
     return status;
 }
 
+const char *tdm_trace_failed(const struct tdm_trace_step_row *rows, size_t count)
+{
+    const struct tdm_trace_step_row *last = count == 0 ? NULL : &rows[count - 1];
+    bool losses = false, norms = false;
+    for (size_t i = 0; i < count; i++) {
+        losses |= rows[i].program == last->program && isfinite(rows[i].loss);
+        norms |= rows[i].program == last->program && isfinite(rows[i].gradient_norm);
+    }
+    return losses && !isfinite(last->loss)           ? "loss"
+           : norms && !isfinite(last->gradient_norm) ? "gradient norm"
+                                                     : NULL;
+}
+
 static void take_unfinished(struct tdm_query *query, void *row)
 {
     struct tdm_trace_unfinished_row *step = row;

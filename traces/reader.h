@@ -79,6 +79,10 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                                      struct tdm_trace_step_row **rows, size_t *count,
                                      struct tdm_error *err);
 
+/* What of the last of `count` steps is not a number: "loss" or "gradient norm"; NULL: nothing. If
+ * no step of its program has a loss, or a norm, the program has none. */
+const char *tdm_trace_failed(const struct tdm_trace_step_row *rows, size_t count);
+
 /* How many ranks, from rank 0 on, have op times of a step, up to the first that has none. */
 enum tdm_status tdm_trace_read_timed_ranks(struct tdm_trace_reader *reader, int64_t program,
                                            int64_t step, uint32_t *ranks, struct tdm_error *err);

@@ -3,7 +3,7 @@
 -- The trace of a run: what was predicted for the ops of its programs, and what each step measured.
 --
 -- The build turns this text into the program (traces/local.mk). The writer adds application_id and
--- user_version, whose one home is traces/trace.h: raise TDM_TRACE_VERSION with any change here.
+-- user_version, whose one home is traces/trace.h: raise TDM_TRACE_VERSION with any change here but of comments.
 --
 -- Names of places, lanes, categories, phases and op kinds are stored as text, as the reports print
 -- them, so that a trace explains itself. Times are nanoseconds from the begin of the step, unless
@@ -15,7 +15,7 @@
 
 CREATE TABLE run (
     id           INTEGER PRIMARY KEY,
-    command      TEXT NOT NULL, -- as typed
+    command      TEXT NOT NULL, -- quoted, so that a shell can run it again
     backend      TEXT NOT NULL,
     ran_on       TEXT NOT NULL, -- host name, cores or GPU
     versions     TEXT NOT NULL, -- of tidemark and its libraries

@@ -117,13 +117,15 @@ class MemoryCallback:
         self.records.append({"step": state.global_step, "predicted": predicted, "measured": measured})
 
     def on_log(self, args, state, control, logs=None, **_):
-        """Adds the last step to the log."""
+        """Adds the last step to the log, and to the history, to which the Trainer has added a copy of the log."""
         if logs is None or not self.records:
             return
         predicted, measured = (self.records[-1][side]["allocated"] for side in ("predicted", "measured"))
-        logs["memory_predicted_gib"] = round(predicted / 2**30, 3)
-        logs["memory_measured_gib"] = round(measured / 2**30, 3)
-        logs["memory_error"] = round(predicted / measured - 1, 5) if measured > 0 else None
+        history = getattr(state, "log_history", None)
+        for row in [logs, *(history[-1:] if history else [])]:
+            row["memory_predicted_gib"] = round(predicted / 2**30, 3)
+            row["memory_measured_gib"] = round(measured / 2**30, 3)
+            row["memory_error"] = round(predicted / measured - 1, 5) if measured > 0 else None
 
     def on_train_end(self, args, state, control, **_):
         """Says how far apart they were."""

@@ -712,6 +712,66 @@ static void test_ranks(void **state)
 }
 
 /* A trace of other ops than its schedule's program is refused. */
+/* Jansson's allocations until one fails; 0: none does. */
+static uint64_t until_failure;
+
+static void *allocate(size_t bytes)
+{
+    return until_failure > 0 && --until_failure == 0 ? NULL : malloc(bytes);
+}
+
+/* The page of a step while Jansson's n-th allocation fails (0: none): malloc'ed; NULL: it is
+ * refused for lack of memory. *reached: that many were made. */
+static char *page_without_memory(const struct tdm_step *step, uint64_t n, bool *reached)
+{
+    size_t bytes;
+    char *page = NULL;
+    struct tdm_error err;
+    FILE *out = open_memstream(&page, &bytes);
+    assert_non_null(out);
+    until_failure = n;
+    enum tdm_status status = tdm_page_write(step, out, &err);
+    *reached = until_failure == 0;
+    until_failure = 0;
+    fclose(out);
+    if (status == TDM_OK)
+        return page;
+    assert_int_equal(status, TDM_NO_MEMORY);
+    free(page);
+    return NULL;
+}
+
+/* If memory runs out at any moment, a page is refused or whole. */
+static void test_page_without_memory(void **state)
+{
+    (void)state;
+    char path[768];
+    struct tdm_step *step;
+    struct tdm_error err;
+    json_malloc_t before_malloc;
+    json_free_t before_free;
+    bool reached = true;
+    unsigned refused = 0;
+    write_sources(97001, false);
+    snprintf(path, sizeof(path), "%s/run.db", folder);
+    assert_int_equal(tdm_step_read(path, TDM_PLOT_LAST_STEP, 0, &step, &err), TDM_OK);
+    json_get_alloc_funcs(&before_malloc, &before_free);
+    json_set_alloc_funcs(allocate, free);
+    char *whole = page_without_memory(step, 0, &reached);
+    assert_non_null(whole);
+    reached = true;
+    for (uint64_t n = 1; reached; n += 1 + n / 64) {
+        char *page = page_without_memory(step, n, &reached);
+        refused += page == NULL;
+        assert_true(page == NULL || strcmp(page, whole) == 0);
+        free(page);
+    }
+    json_set_alloc_funcs(before_malloc, before_free);
+    assert_true(refused > 100);
+    free(whole);
+    tdm_step_free(step);
+}
+
 static void test_other_ops(void **state)
 {
     (void)state;
@@ -744,9 +804,11 @@ static int remove_sources(void **state)
 int main(void)
 {
     const char *scratch = getenv("TDM_SCRATCH");
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_formats, remove_sources),
-                                       cmocka_unit_test_teardown(test_ranks, remove_sources),
-                                       cmocka_unit_test_teardown(test_other_ops, remove_sources)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_formats, remove_sources),
+        cmocka_unit_test_teardown(test_ranks, remove_sources),
+        cmocka_unit_test_teardown(test_page_without_memory, remove_sources),
+        cmocka_unit_test_teardown(test_other_ops, remove_sources)};
     snprintf(folder, sizeof(folder), "%s", scratch != NULL ? scratch : ".");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

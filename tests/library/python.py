@@ -127,7 +127,7 @@ class Trainer:
     def __init__(self, callback, config):
         self.callback = callback
         self.model = types.SimpleNamespace(config=types.SimpleNamespace(to_dict=lambda: config))
-        self.state = types.SimpleNamespace(global_step=0)
+        self.state = types.SimpleNamespace(global_step=0, log_history=[])
         self.arguments = types.SimpleNamespace(
             per_device_train_batch_size=2, gradient_checkpointing=True, gradient_checkpointing_kwargs=None, optim="sgd"
         )
@@ -143,6 +143,7 @@ class Trainer:
             self.call("on_step_begin")
             self.state.global_step = step
             self.call("on_step_end")
+        self.state.log_history.append({**logs, "step": steps})
         self.call("on_log", logs=logs)
         self.call("on_train_end")
         return logs
@@ -153,7 +154,8 @@ def callback(tidemark):
         config = json.load(file)
     measured = {"allocated": 2**31, "reserved": 2**32}
     memory = tidemark.MemoryCallback(context=1024, measure=lambda: measured)
-    logs = Trainer(memory, config).train(4)
+    trainer = Trainer(memory, config)
+    logs = trainer.train(4)
     settings = {"checkpointing": "on-reentrant", "optimizer": "sgd"}
     expected = tidemark.predict("qwen2.5-0.5b", context=1024, batch=2, set=settings)
     assert memory.prediction["peak_bytes"] == expected["peak_bytes"]
@@ -168,6 +170,8 @@ def callback(tidemark):
     peak = expected["steps"][2]["peak_allocated_bytes"]
     assert logs["memory_measured_gib"] == 2 and logs["memory_predicted_gib"] == round(peak / 2**30, 3)
     assert logs["memory_error"] == round(peak / 2**31 - 1, 5)
+
+    assert trainer.state.log_history == [{**logs, "step": 4}]
 
     # without a GPU nothing is logged; without a prediction the training goes on
     assert Trainer(tidemark.MemoryCallback(context=1024), config).train(2) == {"loss": 1.0}

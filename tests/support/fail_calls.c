@@ -469,10 +469,14 @@ static int enter(struct thread *thread)
     thread->offset = at_position ? position_of(thread->id, (int)argument(&thread->regs, 0))
                                  : argument(&thread->regs, 3);
     thread->fails_with = failure(thread, call);
-    if (thread->fails_with != 0 && call->act != ACT_CLOSE) {
+    if (thread->fails_with != 0 && call->number == SYS_brk) {
+        struct user_regs_struct regs = thread->regs;
+        regs.rdi = 0; /* it tells where the break is, as one that fails does */
+        ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
+    } else if (thread->fails_with != 0 && call->act != ACT_CLOSE) {
         struct user_regs_struct regs = thread->regs;
         regs.orig_rax = (unsigned long long)-1; /* no call */
-        regs.rax = call->number == SYS_brk ? 0 : (unsigned long long)-thread->fails_with;
+        regs.rax = (unsigned long long)-thread->fails_with;
         ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
         return PTRACE_CONT;
     }
@@ -487,6 +491,11 @@ static void leave(struct thread *thread)
     thread->within = false;
     if (ptrace(PTRACE_GETREGS, thread->id, 0, &regs) != 0)
         return;
+    if (thread->fails_with != 0 && thread->regs.orig_rax == SYS_brk) {
+        regs.rdi = thread->regs.rdi;
+        ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
+        return;
+    }
     if (thread->fails_with != 0) {
         regs.rax = (unsigned long long)-thread->fails_with;
         ptrace(PTRACE_SETREGS, thread->id, 0, &regs);

@@ -1181,6 +1181,11 @@ static void test_bad_files(void **state)
     read_is_refused(whole, TDM_INPUT, "is not a trace: it has no table \"run\"");
 }
 
+/* Writes another statement for the table of runs into the file. */
+#define EDIT_RUN(sql)                                                 \
+    "PRAGMA writable_schema = 1; UPDATE sqlite_master SET sql = " sql \
+    " WHERE name = 'run'; PRAGMA writable_schema = 0;"
+
 /* In place of the expected tables a file may have views, and reading a view runs it. */
 static void test_other_schemas(void **state)
 {
@@ -1193,6 +1198,15 @@ static void test_other_schemas(void **state)
     change(path, "DROP VIEW transfer; CREATE VIEW transfer AS WITH RECURSIVE n(i) AS (SELECT 1 "
                  "UNION ALL SELECT i + 1 FROM n) SELECT i FROM n;");
     read_is_refused(path, TDM_INPUT, "its view \"transfer\" is another one");
+    write_trace(in_folder("comment.trace", path), 2); /* of an earlier version */
+    change(path, EDIT_RUN("replace(sql, 'quoted, so that a shell can run it again', 'as typed')"));
+    tdm_trace_reader_close(open_reader(path));
+    write_trace(in_folder("hidden.trace", path), 2);
+    change(path, EDIT_RUN("replace(sql, 'again' || char(10), 'again')"));
+    read_is_refused(path, TDM_INPUT, "its table \"run\" is another one");
+    write_trace(in_folder("quoted.trace", path), 2);
+    change(path, EDIT_RUN("replace(sql, 'command ', '\"command--\" ')"));
+    read_is_refused(path, TDM_INPUT, "its table \"run\" is another one");
     write_trace(in_folder("more.trace", path), 2);
     change(path, "CREATE TABLE of_mine (a);"); /* nothing reads it */
     tdm_trace_reader_close(open_reader(path));
