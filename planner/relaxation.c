@@ -86,16 +86,19 @@ enum tdm_status tdm_relaxation_add_path(struct tdm_relaxation *r, struct tdm_err
 /* ---- the loop ---- */
 
 /* The solver's prices of all rows, with GLPK's signs: not above 0 for a row with only an upper
- * bound, not below 0 with only a lower bound. */
-static void find_prices(struct tdm_relaxation *r)
+ * bound, not below 0 with only a lower bound. True: they are new. */
+static bool find_prices(struct tdm_relaxation *r)
 {
+    bool is_new = false;
     for (int row = 0; row < r->row_count; row++) {
         double price = tdm_solver_price(r->solver, row);
         if ((price > 0 && r->bounds[row].least <= -TDM_UNBOUNDED) ||
             (price < 0 && r->bounds[row].most >= TDM_UNBOUNDED))
             price = 0;
+        is_new = is_new || price != r->found[row];
         r->found[row] = price;
     }
+    return is_new;
 }
 
 void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
@@ -361,7 +364,9 @@ static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
     return tdm_relaxation_add_path(r, err);
 }
 
-static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struct tdm_error *err)
+/* *goes_on: prices or bound changed, so that another solution could find something. */
+static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, bool *goes_on,
+                                  struct tdm_error *err)
 {
     double before = r->bound_seconds;
     r->solutions++;
@@ -370,13 +375,14 @@ static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struc
         return status;
     *value = tdm_solver_value(r->solver);
     tdm_relaxation_read(r);
-    find_prices(r);
+    *goes_on = find_prices(r);
     tdm_relaxation_try(r, before > 0 ? SMOOTHING : 0);
     if (before > 0 && r->bound_seconds <= before) { /* try the solver's own prices too */
         status = tdm_relaxation_add_path(r, err);
         if (status == TDM_OK)
             tdm_relaxation_try(r, 0);
     }
+    *goes_on = *goes_on || r->bound_seconds > before;
     return status == TDM_OK ? tdm_relaxation_add_path(r, err) : status;
 }
 
@@ -384,6 +390,7 @@ enum tdm_status tdm_relaxation_iterate(struct tdm_relaxation *r, const struct td
                                        struct tdm_error *err)
 {
     double value = TDM_NO_BOUND;
+    bool goes_on = true;
     enum tdm_status status = TDM_OK;
     /* until columns are there that fit, prices bound nothing: these solutions are not counted */
     unsigned counted = 0;
@@ -393,10 +400,10 @@ enum tdm_status tdm_relaxation_iterate(struct tdm_relaxation *r, const struct td
         if (i > 0 && r->bound_seconds >= enough->seconds)
             break;
         counted += r->bound_seconds > 0;
-        status = solve_once(r, &value, err);
+        status = solve_once(r, &value, &goes_on, err);
         r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
         r->is_converged = r->bound_seconds >= value * (1 - enough->tolerance);
-        if (r->is_converged)
+        if (r->is_converged || !goes_on)
             break;
     }
     return status;

@@ -726,21 +726,19 @@ static double cut_class(const struct member *m, uint32_t class, const struct lin
 static void cut_all(const struct member *m, bool slot, double costs[2], bool spares[2])
 {
     uint32_t cut[2];
-    for (int spare = 0; spare < 2; spare++) {
-        costs[spare] = slot ? m->held_price[TDM_STORE_ATTENTION] : 0;
-        spares[spare] = true;
-        for (uint32_t c = 0; c < m->p->e->classes; c++) {
-            struct lines lines = lines_of(m, c, slot);
-            if (spare)
-                lines.cost[m->again ? 2 : 1] = NEVER;
-            costs[spare] += cut_class(m, c, &lines, cut);
-            spares[spare] = spares[spare] && (m->again ? cut[1] : cut[0]) == 0;
-        }
-        if (!spare && spares[0]) { /* that holds already */
-            costs[1] = costs[0];
-            spares[1] = true;
-            return;
-        }
+    costs[0] = costs[1] = slot ? m->held_price[TDM_STORE_ATTENTION] : 0;
+    spares[0] = spares[1] = true;
+    for (uint32_t c = 0; c < m->p->e->classes; c++) {
+        struct lines lines = lines_of(m, c, slot);
+        costs[0] += cut_class(m, c, &lines, cut);
+        spares[0] = spares[0] && (m->again ? cut[1] : cut[0]) == 0;
+        lines.cost[m->again ? 2 : 1] = NEVER;
+        costs[1] += cut_class(m, c, &lines, cut);
+        spares[1] = spares[1] && (m->again ? cut[1] : cut[0]) == 0;
+    }
+    if (spares[0]) { /* that holds already */
+        costs[1] = costs[0];
+        spares[1] = true;
     }
 }
 
