@@ -17,7 +17,11 @@
 
 /* Those of DeepSpeed have accumulation and clipping of their own. */
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
-/* Those whose ranks have whole models, beside which a second one may be. */
+/* Those whose ranks have whole models, beside which a second one may be; of one GPU, also of
+ * LitGPT. */
+static const struct tdm_method_key *const parallel_keys[] = {
+    tdm_keys_torch,  tdm_keys_adapters, tdm_keys_whole,  tdm_keys_peft, tdm_keys_code,
+    tdm_keys_float8, tdm_keys_loop,     tdm_keys_second, NULL};
 static const struct tdm_method_key *const whole_keys[] = {
     tdm_keys_torch,  tdm_keys_adapters, tdm_keys_whole,  tdm_keys_peft,
     tdm_keys_float8, tdm_keys_loop,     tdm_keys_second, NULL};
@@ -42,7 +46,7 @@ static const struct tdm_method methods[] = {
     {.name = "parallel",
      .summary = "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
      ONE_GPU,
-     .keys = whole_keys,
+     .keys = parallel_keys,
      HUGGING_FACE},
     {.name = "ddp",
      .summary = "the same on every GPU: DistributedDataParallel",

@@ -17,7 +17,7 @@
 
 struct tdm_quantized {
     enum tdm_quantization kind;
-    bool keeps_inputs;
+    bool keeps_inputs, half;
     uint64_t scales; /* number of the first scales */
     /* What belongs to the weight beside its own memory. */
     struct tdm_eager_value *tensors[MOST_TENSORS];
@@ -111,11 +111,13 @@ static struct tdm_quantized *quantized_new(struct tdm_eager *m, enum tdm_quantiz
 
 struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
                                            uint64_t rows, uint64_t columns, bool keeps_inputs,
-                                           uint64_t group, struct tdm_quantized **quantized)
+                                           bool half, uint64_t group,
+                                           struct tdm_quantized **quantized)
 {
     struct tdm_quantized *q = *quantized = quantized_new(m, kind);
     uint64_t elements = tdm_size_mul(rows, columns);
     q->keeps_inputs = keeps_inputs;
+    q->half = half;
     struct tdm_eager_value *original =
         is_grouped(kind) ? NULL : tdm_value_new(m, rows, columns, BF16);
     struct tdm_eager_value *leaf =
@@ -170,7 +172,9 @@ static struct wide_weight dequantize_nf4(struct tdm_eager *m, const struct tdm_q
     struct wide_weight wide = {0};
     for (unsigned i = 0; i < copies && q->kind == TDM_QUANTIZATION_NF4_DOUBLE; i++)
         wide.scales[i] = tdm_value_new(m, q->scales, 1, FP32);
-    wide.weight = tdm_value_new(m, rows, columns, BF16);
+    wide.weight = tdm_value_new(m, rows, columns, q->half ? FP16 : BF16);
+    if (q->half) /* .to(A.dtype) */
+        wide.weight = tdm_replace(m, wide.weight, tdm_value_new(m, rows, columns, BF16));
     return wide;
 }
 

@@ -29,10 +29,13 @@ enum tdm_quantization {
  * comes quantized from its files (gptq, awq). The caller owns *quantized, and frees it with free()
  * when no product follows. Leaves to m->no_memory if the process has none.
  * `keeps_inputs`: products of 4 bits hold their input as long as the graph lives, as in
- * bitsandbytes before 0.43. `group`: of gptq and awq, inputs with one scale; 0: all of them. */
+ * bitsandbytes before 0.43. `half`: of nf4, the weight was quantized in fp16, which it is again
+ * before it is cast for a product. `group`: of gptq and awq, inputs with one scale; 0: all of them.
+ */
 struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
                                            uint64_t rows, uint64_t columns, bool keeps_inputs,
-                                           uint64_t group, struct tdm_quantized **quantized);
+                                           bool half, uint64_t group,
+                                           struct tdm_quantized **quantized);
 
 /* The same of nf4 whose packed weight another value has, a shard that is gathered: the leaf takes
  * no memory, its scales do. */

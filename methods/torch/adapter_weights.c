@@ -79,7 +79,8 @@ static void add_prompt(struct tdm_torch_model *t)
 void tdm_torch_add_adapters(struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;
-    const uint32_t targets = tdm_adapter_targets(s);
+    const bool litgpt = tdm_torch_is_litgpt(s);
+    const uint32_t targets = litgpt ? tdm_litgpt_targets(s->lora_targets) : tdm_adapter_targets(s);
     uint64_t inputs = 0, outputs = 0;
     if (s->adapter == TDM_ADAPTER_NORMS)
         add_norm_copies(t);
@@ -94,7 +95,10 @@ void tdm_torch_add_adapters(struct tdm_torch_model *t)
                 continue;
             inputs = weight->columns > inputs ? weight->columns : inputs;
             outputs = weight->rows > outputs ? weight->rows : outputs;
-            tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
+            if (litgpt && p == TDM_PROJECTION_QKV)
+                tdm_litgpt_joint_shape(t->config, s, weight->columns, &shape);
+            else
+                tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
             layer->down[p] = add_matrix(t, i, TDM_MODULE_DOWN + p, shape.down);
             layer->up[p] = add_matrix(t, i, TDM_MODULE_UP + p, shape.up);
             layer->second_down[p] = add_matrix(t, i, TDM_MODULE_ADAPTED + p, shape.second_down);

@@ -138,7 +138,8 @@ static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_tor
     bool casts = t->settings.peft && !(bnb && m->autocast);
     uint16_t base_bytes = base->element_bytes;
     tdm_label(m, "lora");
-    if (quantized != NULL && tdm_quantized_is_cloned(quantized))
+    if (quantized != NULL && tdm_quantized_is_cloned(quantized) &&
+        !tdm_torch_is_litgpt(&t->settings))
         base = tdm_replace(m, base, tdm_clone(m, base));
     struct tdm_eager_value *input = casts ? tdm_cast(m, x, FP32) : tdm_take(x);
     struct tdm_eager_value *dropped =
@@ -265,6 +266,8 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);
     struct tdm_eager_value *y = t->settings.adapter == TDM_ADAPTER_VERA
                                     ? add_vera(m, t, layer, p, input, base)
+                                : tdm_torch_is_litgpt(&t->settings) && p == TDM_PROJECTION_QKV
+                                    ? tdm_litgpt_joint(m, t, layer, input, base)
                                     : adapted(m, t, layer, p, input, base);
     tdm_drop(m, input);
     return tdm_module_leave(t, both, y);

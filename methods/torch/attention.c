@@ -157,6 +157,8 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
         values = repeat_kv(m, t, v, false);
         shape.kv_heads = shape.query_heads;
     }
+    if (tdm_torch_is_litgpt(&t->settings)) /* they are repeated already */
+        shape.kv_heads = shape.query_heads;
     struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
                            *a = tdm_autocast(m, q);
     if (mask != NULL) {

@@ -290,6 +290,10 @@ struct tdm_eager_value *tdm_torch_heads(struct tdm_eager *m, const struct tdm_to
     const bool complex = (t->config->parts & TDM_PART_COMPLEX_ROPE) != 0;
     for (unsigned i = 0; i < 3; i++)
         qkv[i] = NULL;
+    if (tdm_torch_is_litgpt(&t->settings)) {
+        tdm_litgpt_heads(m, t, layer, x, qkv);
+        return NULL;
+    }
     if (layer->weight[TDM_PROJECTION_QKV] != NULL)
         project_together(m, t, layer, x, qkv);
     else

@@ -159,7 +159,9 @@ static void angles(struct tdm_torch_model *t, struct tdm_eager_value **cosine,
         scaled[i] = tdm_value_new(m, tokens, dim, FP32);
         tdm_drop(m, plain);
     }
-    uint16_t bytes = (t->config->parts & TDM_PART_WIDE_ROPE) != 0 ? FP32 : t->weight_bytes;
+    const bool wide =
+        (t->config->parts & TDM_PART_WIDE_ROPE) != 0 || tdm_torch_is_litgpt(&t->settings);
+    uint16_t bytes = wide ? FP32 : t->weight_bytes;
     *cosine = tdm_cast(m, scaled[0], bytes);
     *sine = tdm_cast(m, scaled[1], bytes);
     tdm_drop(m, positions);

@@ -464,7 +464,24 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {.name = NULL},
 };
 
+static bool has_foreach(const struct tdm_key_case *c)
+{
+    return c->settings->torch.optimizer == TDM_TORCH_ADAMW_FOREACH;
+}
+
+static const struct tdm_key_need needs_foreach = {"without optimizer=adamw-foreach", has_foreach};
+
+const struct tdm_method_key tdm_keys_code[] = {
+    {"model_code", "transformers|litgpt|lit-gpt", "transformers",
+     "whose code the model and its loss are; litgpt: LitGPT's of 2024, lit-gpt: of 2023",
+     tdm_key_read_choice, FIELD(torch.code)},
+    {.name = NULL},
+};
+
 const struct tdm_method_key tdm_keys_whole[] = {
+    {"torch", "now|2.0", "now",
+     "2.0: AdamW (foreach) makes its denominators beside the roots of second moments",
+     tdm_key_read_switch, FIELD(torch.makes_denominators), .needs = {&needs_foreach}},
     {"image_tokens", "N", "0",
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
@@ -619,6 +636,48 @@ static enum tdm_status check_te(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* What of LitGPT's model and of its loop is modelled. */
+static enum tdm_status check_litgpt(const struct tdm_model *model,
+                                    const struct tdm_torch_settings *torch, struct tdm_error *err)
+{
+    const uint32_t parts = TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP |
+                           TDM_PART_BIASES | TDM_PART_HEAD_BIAS | TDM_PART_JOINT_QKV |
+                           TDM_PART_CUT_ROPE;
+    bool windows = false;
+    if (torch->code == TDM_CODE_TRANSFORMERS)
+        return TDM_OK;
+    for (uint32_t i = 0; i < model->layers; i++)
+        windows |=
+            model->layer_kinds[i].window > 0 && torch->tokens >= model->layer_kinds[i].window;
+    const char *what =
+        (model->parts & ~parts) != 0 || model->experts.count > 0 || model->head_norms ||
+                model->whole_qk_norm || model->attention_softcap > 0 || model->logits_softcap > 0
+            ? model->architecture
+        : windows                                                    ? "a window of attention"
+        : torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_LORA ? "peft_type"
+        : torch->dora                                                ? "use_dora"
+        : torch->peft                                                ? "lora=peft"
+        : torch->quantization != TDM_QUANTIZATION_NONE &&
+                torch->quantization != TDM_QUANTIZATION_NF4
+            ? "this quantization"
+        : torch->modules_to_save != 0    ? "modules_to_save"
+        : torch->logits != TDM_LOGITS_HF ? "logits of another loss"
+        : torch->loss != TDM_LOSS_PADDED ? "a version of transformers"
+        : torch->attention == TDM_TORCH_EAGER || torch->attention == TDM_TORCH_MATERIALIZED
+            ? "attention=eager"
+        : torch->compile != TDM_COMPILE_NO         ? "compile"
+        : torch->liger != 0                        ? "liger"
+        : torch->float8 != TDM_FLOAT8_NO           ? "float8_recipe"
+        : torch->use_cache                         ? "use_cache"
+        : torch->fp32_weights || torch->autocast   ? "autocast"
+        : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
+                                                   : NULL;
+    if (what == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--set model_code: LitGPT with %s is not modelled", what);
+    return tdm_hint(err, "without model_code the answer is for the code of transformers");
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -631,6 +690,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                                                : "--mode serve takes it");
     }
     enum tdm_status status = tdm_adapter_check(model, torch, err);
+    if (status == TDM_OK)
+        status = check_litgpt(model, torch, err);
     if (status == TDM_OK)
         status = check_mixed(model, torch, settings->method->name, err);
     if (status != TDM_OK)

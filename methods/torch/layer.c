@@ -11,15 +11,22 @@
 
 #include <stddef.h>
 
-struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x)
+/* x over the root of the mean of its squares, in the dtype of x. */
+static struct tdm_eager_value *over_root(struct tdm_eager *m, struct tdm_eager_value *x)
 {
-    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
-    struct tdm_eager_value *scale = tdm_square(m, wide);
+    struct tdm_eager_value *scale = tdm_square(m, x);
     scale = tdm_replace(m, scale, tdm_row_mean(m, scale));
     scale = tdm_replace(m, scale, tdm_add_number(m, scale));
     scale = tdm_replace(m, scale, tdm_rsqrt(m, scale));
-    struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
+    struct tdm_eager_value *normed = tdm_mul(m, x, scale);
     tdm_drop(m, scale);
+    return normed;
+}
+
+struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *normed = over_root(m, wide);
     tdm_drop(m, wide);
     return normed;
 }
@@ -64,6 +71,25 @@ static struct tdm_eager_value *mean_norm(struct tdm_eager *m, struct tdm_eager_v
     return y;
 }
 
+/* LitGPT's RMSNorm: Gemma's too multiplies by 1 + weight in the dtype of x. To 2023 nothing of it
+ * was in fp32 (lit_gpt/rmsnorm.py, litgpt/model.py). */
+static struct tdm_eager_value *litgpt_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                           struct tdm_eager_value *x,
+                                           struct tdm_eager_value *weight)
+{
+    struct tdm_eager_value *wide =
+        t->settings.code == TDM_CODE_LIT_GPT ? tdm_take(x) : tdm_cast(m, x, FP32);
+    struct tdm_eager_value *normed = over_root(m, wide);
+    normed = tdm_replace(m, normed, tdm_cast(m, normed, x->element_bytes));
+    struct tdm_eager_value *factor =
+        t->config->offset_norms ? tdm_add_number(m, weight) : tdm_take(weight);
+    struct tdm_eager_value *y = tdm_mul(m, normed, factor);
+    tdm_drop(m, factor);
+    tdm_drop(m, normed);
+    tdm_drop(m, wide);
+    return y;
+}
+
 static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x, struct tdm_eager_value *weight)
 {
@@ -74,6 +100,8 @@ static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_
         return tdm_liger_norm(m, x, weight,
                               t->layers[0].post_attention_norm != NULL || compiled ||
                                   t->settings.context.chunk_tokens > 0);
+    if (tdm_torch_is_litgpt(&t->settings))
+        return litgpt_norm(m, t, x, weight);
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
     if ((t->config->parts & TDM_PART_MEAN_NORMS) != 0)

@@ -146,6 +146,19 @@ static bool takes_float8(const struct tdm_tensor *tensor)
 
 #define NF4_IN_BF16 4u /* weights of 4 bits in an element of bnb_4bit_quant_storage */
 
+/* Frozen, of 4 bits or 8. Lightning quantizes what it has cast to fp16
+ * (lightning/fabric/plugins/precision/bitsandbytes.py _Linear4bit._quantize_weight). */
+static struct tdm_eager_value *add_quantized(struct tdm_torch_model *t, uint32_t module,
+                                             uint64_t rows, uint64_t columns)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    struct tdm_eager_value *leaf = tdm_quantized_leaf(
+        t->m, s->quantization, rows, columns, s->bnb_keeps_inputs, tdm_torch_is_litgpt(s),
+        s->quantized_group, &t->quantized[t->quantized_count++]);
+    leaf->module = module;
+    return leaf;
+}
+
 /* A projection. A quantized one is no parameter that a wrapper handles, but for shards: of nf4 in
  * bf16 storage. Its scales are the module's own, and whole on every rank (bitsandbytes,
  * nn/modules.py Params4bit.quant_state). */
@@ -163,21 +176,55 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
     const uint32_t module = module_of(number, role);
-    struct tdm_quantized **quantized = &t->quantized[t->quantized_count++];
-    struct tdm_eager_value *leaf;
-    if (t->settings.wrapper->shards_quantized) {
-        uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
-        tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16,
-                                false);
-        leaf = tdm_quantized_leaf_of_shard(t->m, t->settings.quantization, tensor->rows,
-                                           tensor->columns, quantized);
-    } else {
-        leaf = tdm_quantized_leaf(t->m, t->settings.quantization, tensor->rows, tensor->columns,
-                                  t->settings.bnb_keeps_inputs, t->settings.quantized_group,
-                                  quantized);
-    }
+    if (!t->settings.wrapper->shards_quantized)
+        return add_quantized(t, module, tensor->rows, tensor->columns);
+    uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
+    tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
+    struct tdm_eager_value *leaf =
+        tdm_quantized_leaf_of_shard(t->m, t->settings.quantization, tensor->rows, tensor->columns,
+                                    &t->quantized[t->quantized_count++]);
     leaf->module = module;
     return leaf;
+}
+
+/* LitGPT's: q, k and v are one product. */
+static void add_joint(struct tdm_torch_model *t, uint32_t number)
+{
+    const struct tdm_model *c = t->config;
+    struct torch_layer *layer = &t->layers[number];
+    const uint32_t module = module_of(number, TDM_ROLE_QKV);
+    const uint64_t rows = (uint64_t)c->query_heads * c->head_dim + 2 * tdm_model_kv_width(c);
+    t->m->label = (struct tdm_label){.name = tdm_role_name(TDM_ROLE_QKV), .layer = number};
+    if (t->quantized != NULL) {
+        layer->weight[TDM_PROJECTION_QKV] = add_quantized(t, module, rows, c->hidden);
+    } else {
+        layer->weight[TDM_PROJECTION_QKV] = tdm_torch_add_parameter(
+            t, module, rows, c->hidden, t->weight_bytes, t->settings.lora_rank == 0);
+        t->states[t->parameter_count - 1].matrix = true;
+    }
+    if (tdm_model_tensor(c, number, TDM_ROLE_Q_BIAS) != NULL ||
+        tdm_model_tensor(c, number, TDM_ROLE_QKV_BIAS) != NULL)
+        layer->bias[TDM_PROJECTION_QKV] = tdm_torch_add_parameter(
+            t, module, 1, rows, t->weight_bytes, t->settings.lora_rank == 0);
+}
+
+static bool is_joined(const struct tdm_torch_model *t, unsigned p)
+{
+    return tdm_torch_is_litgpt(&t->settings) && (p == TDM_PROJECTION_Q || p == TDM_PROJECTION_K ||
+                                                 p == TDM_PROJECTION_V || p == TDM_PROJECTION_QKV);
+}
+
+/* LitGPT's is quantized too, and never the embedding (litgpt/model.py GPT.__init__). */
+static struct tdm_eager_value *add_head(struct tdm_torch_model *t, uint32_t unit)
+{
+    const struct tdm_model *c = t->config;
+    if (!tdm_torch_is_litgpt(&t->settings))
+        return c->tied ? t->embedding : add_weight(t, unit, TDM_ROLE_HEAD);
+    t->m->label = (struct tdm_label){.name = tdm_role_name(TDM_ROLE_HEAD), .layer = TDM_NO_LAYER};
+    if (t->quantized != NULL)
+        return add_quantized(t, TDM_MODULE_HEAD, c->vocabulary, c->hidden);
+    return tdm_torch_add_parameter(t, TDM_MODULE_HEAD, c->vocabulary, c->hidden, t->weight_bytes,
+                                   t->settings.lora_rank == 0);
 }
 
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
@@ -213,7 +260,11 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
         layer->mamba[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_MAMBA_TIME + i));
     for (unsigned i = 0; i < SHORT_WEIGHTS; i++)
         layer->short_conv[i] = add_weight(t, number, (enum tdm_role)(TDM_ROLE_SHORT_KERNEL + i));
+    if (tdm_torch_is_litgpt(&t->settings))
+        add_joint(t, number);
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+        if (is_joined(t, p))
+            continue;
         layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
             layer->bias[p] = add_weight(t, number, projection_roles[p].bias);
@@ -285,7 +336,7 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.logits == TDM_LOGITS_SCORE)
         t->head = add_score(t, t->settings.lora_rank == 0);
     else
-        t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
+        t->head = add_head(t, head);
     if (t->settings.float8 == TDM_FLOAT8_TE && t->settings.logits != TDM_LOGITS_SCORE &&
         takes_float8(tdm_model_tensor(config, head, TDM_ROLE_HEAD)))
         t->head->float8 = TDM_FLOAT8_TE;
@@ -332,7 +383,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->layers = calloc(config->layers, sizeof(*t->layers));
         t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
         t->states = calloc(most, sizeof(*t->states));
-        t->quantized = quantizes ? calloc(projections, sizeof(struct tdm_quantized *)) : NULL;
+        t->quantized = quantizes ? calloc(projections + 1, sizeof(struct tdm_quantized *)) : NULL;
         t->wrapped = w->create == NULL ? NULL : w->create(t, (uint32_t)most);
     }
     if (t == NULL)

@@ -78,6 +78,13 @@ enum tdm_torch_logits {
                          kept (torchtune) */
 };
 
+/* Whose code the model is. */
+enum tdm_model_code {
+    TDM_CODE_TRANSFORMERS,
+    TDM_CODE_LITGPT,
+    TDM_CODE_LIT_GPT, /* LitGPT of 2023, whose RMSNorms are in the dtype of their input */
+};
+
 /* What the loss of transformers does with logits, by its version. */
 enum tdm_torch_loss {
     TDM_LOSS_PADDED,  /* since 4.49: labels are shifted, logits are not */
@@ -107,6 +114,8 @@ struct tdm_torch_settings {
     bool flash_package; /* its kernel is given windows, for which no mask is made; set by attention
                          */
     enum tdm_torch_optimizer optimizer;
+    enum tdm_model_code code;
+    bool makes_denominators; /* AdamW (foreach) of torch 2.0 */
     enum tdm_torch_logits logits;
     enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
     enum tdm_torch_grads grads;

@@ -120,6 +120,37 @@ static void foreach_roots(struct tdm_torch_model *t)
     free(roots);
 }
 
+/* To torch 2.0 the denominators, roots plus eps, are new tensors too. Parameters of one dtype are a
+ * group; a group's tensors live until the next one has made its own (torch 2.0, optim/adamw.py
+ * _multi_tensor_adamw). */
+static void foreach_denominators(struct tdm_torch_model *t)
+{
+    static const uint16_t others[] = {[BF16] = FP32, [FP32] = BF16};
+    struct tdm_eager_value **made[2];
+    uint16_t bytes = 0;
+    for (unsigned kind = 0; kind < 2; kind++)
+        if ((made[kind] = calloc(t->parameter_count, sizeof(struct tdm_eager_value *))) == NULL)
+            tdm_eager_no_memory(t->m);
+    for (uint32_t i = 0; i < t->parameter_count && bytes == 0; i++)
+        if (trained(t, i))
+            bytes = t->parameters[i]->element_bytes;
+    tdm_label(t->m, "exp_avg_sq.sqrt()");
+    for (unsigned group = 0; group < 2 && bytes > 0; group++, bytes = others[bytes])
+        for (unsigned kind = 0; kind < 2; kind++) {
+            for (uint32_t i = 0; i < t->parameter_count; i++)
+                if (trained(t, i) && t->parameters[i]->element_bytes == bytes)
+                    made[kind][i] = tdm_value_like(t->m, t->states[i].second);
+            for (uint32_t i = 0; i < t->parameter_count; i++)
+                if (made[kind][i] != NULL && made[kind][i]->element_bytes != bytes) {
+                    tdm_drop(t->m, made[kind][i]);
+                    made[kind][i] = NULL;
+                }
+        }
+    for (unsigned kind = 2; kind-- > 0; free(made[kind]))
+        for (uint32_t i = 0; i < t->parameter_count; i++)
+            tdm_drop(t->m, made[kind][i]);
+}
+
 #define NORM_CHUNK 65536u /* elements of which a thread block takes the norm */
 
 void tdm_torch_clip(struct tdm_torch_model *t)
@@ -169,7 +200,9 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
         else
             init_bnb(t, i, rule);
     }
-    if (kind == TDM_TORCH_ADAMW_FOREACH || kind == TDM_TORCH_MUON)
+    if (kind == TDM_TORCH_ADAMW_FOREACH && t->settings.makes_denominators)
+        foreach_denominators(t);
+    else if (kind == TDM_TORCH_ADAMW_FOREACH || kind == TDM_TORCH_MUON)
         foreach_roots(t);
     tdm_torch_single_steps(t);
     t->m->category = TDM_METHOD_WORKSPACE;

@@ -140,6 +140,26 @@ struct tdm_eager_value *tdm_torch_changed(struct tdm_eager *m, const struct tdm_
 struct tdm_eager_value *tdm_torch_rotated(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x);
+/* LitGPT's model (litgpt.c), where settings.code says so. */
+static inline bool tdm_torch_is_litgpt(const struct tdm_torch_settings *s)
+{
+    return s->code != TDM_CODE_TRANSFORMERS;
+}
+/* lora_targets with the joint projection's bit, if q, k or v has one. */
+uint32_t tdm_litgpt_targets(uint32_t targets);
+/* The adapter of the joint projection, of as many inputs. */
+void tdm_litgpt_joint_shape(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                            uint64_t columns, struct tdm_adapter_shape *shape);
+/* Adds that adapter's result to `base`, which it takes. */
+struct tdm_eager_value *tdm_litgpt_joint(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         const struct torch_layer *layer, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *base);
+/* q, k and v by heads, rotated, all with as many heads as q. */
+void tdm_litgpt_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                      const struct torch_layer *layer, struct tdm_eager_value *x,
+                      struct tdm_eager_value *qkv[3]);
+struct tdm_eager_value *tdm_litgpt_loss(struct tdm_torch_model *t, struct tdm_eager_value *hidden);
+
 /* Puts a trained prompt before the embedded tokens, which it takes (prompts.c). */
 struct tdm_eager_value *tdm_torch_prompted(struct tdm_torch_model *t,
                                            struct tdm_eager_value *embedded);

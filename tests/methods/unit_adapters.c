@@ -276,6 +276,58 @@ static void prefixes_by_hand(void **state)
     assert_in_range(kept[1] - kept[0], due, due + 4096);
 }
 
+/* LitGPT: a norm keeps its input and its scale in fp32, of 2023 in bf16, but for the first one,
+ * whose input needs no gradient. An adapter of q and v alone keeps its result before it is padded,
+ * one of all three the products of one rank more. The head is never the embedding, and is quantized
+ * too, from fp16, so a product of it takes its weight twice; q, k and v have one table of values.
+ */
+static void litgpt_by_hand(void **state)
+{
+#define OF_LITGPT "lora_rank=8", "step=1", EXACT
+    static const char *const
+        now[] = {OF_LITGPT, "model_code=litgpt", "lora_targets=q_proj,v_proj", NULL},
+        *const before[] = {OF_LITGPT, "model_code=lit-gpt", "lora_targets=q_proj,v_proj", NULL},
+        *const three[] = {OF_LITGPT, "model_code=litgpt", "lora_targets=q_proj,k_proj,v_proj",
+                          NULL},
+        *const nf4[] = {OF_LITGPT, "model_code=litgpt", "quantization=nf4", NULL},
+        *const theirs[] = {OF_LITGPT, "quantization=nf4", NULL}, *const tied[] = {OF_LITGPT, NULL},
+        *const own[] = {OF_LITGPT, "model_code=litgpt", NULL};
+    const char *const *cases[] = {now, before, three};
+    const uint64_t head = VOCABULARY * HIDDEN;
+    uint64_t kept[3];
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct tdm_method_prediction p = predict(cases[i]);
+        kept[i] = p.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] - p.steps[0].torch.before_bytes;
+    }
+    assert_int_equal(kept[0] - kept[1], 2 * LAYERS * TOKENS * (HIDDEN + 1) * 2);
+    assert_int_equal(kept[0] - kept[2], LAYERS * TOKENS * 2 * (HIDDEN + KV - RANK));
+    struct tdm_method_prediction q = predict(nf4), t = predict(theirs);
+    assert_int_equal(t.parameters_bytes - q.parameters_bytes,
+                     2 * head - (head / 2 + head / 64 * 4 + 16 * 4) + LAYERS * 2 * 16 * 4);
+    assert_int_equal(predict_of("qwen2.5-0.5b", own).parameters_bytes -
+                         predict_of("qwen2.5-0.5b", tied).parameters_bytes,
+                     UINT64_C(151936) * 896 * 2);
+    const struct tdm_torch_step *step = &q.steps[0].torch;
+    assert_true(step->highest_bytes[TDM_PHASE_FORWARD] >
+                step->end_bytes[TDM_PHASE_FORWARD] + 2 * 2 * head - 2 * TOKENS * VOCABULARY * 2);
+}
+
+/* AdamW (foreach) of torch 2.0 makes denominators beside the roots: of bf16 parameters while those
+ * of fp32 ones are there. */
+static void denominators_by_hand(void **state)
+{
+#define COPIES "lora_rank=8", "lora=peft", "modules_to_save=embed_tokens,lm_head", EXACT
+    static const char *const now[] = {COPIES, NULL}, *const before[] = {COPIES, "torch=2.0", NULL};
+    uint64_t most[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_method_prediction p = predict(i == 0 ? now : before);
+        most[i] = p.steps[2].torch.phases[TDM_PHASE_OPTIMIZER].allocated;
+    }
+    assert_int_equal(most[1] - most[0], 2 * 2 * VOCABULARY * HIDDEN);
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     static const struct {
@@ -300,6 +352,8 @@ static void what_cannot_be_is_refused(void **state)
         {"parallel", 1, {"peft_type=PREFIX_TUNING", "checkpointing=on"}, "peft refuses"},
         {"parallel", 1, {"peft_type=PREFIX_TUNING", "compile=layers"}, "torch.compile is not"},
         {"parallel", 1, {"peft_type=LOKR", "decompose_factor=0"}, "expected -1, or 1 to"},
+        {"parallel", 1, {"model_code=litgpt", "liger=all"}, "LitGPT with liger"},
+        {"ddp", 2, {"model_code=litgpt"}, "no key"},
     };
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -320,7 +374,8 @@ int main(void)
         cmocka_unit_test(copies_are_trained),        cmocka_unit_test(states_of_8_bits_by_hand),
         cmocka_unit_test(adafactor_by_hand),         cmocka_unit_test(inputs_of_8_bits_stay),
         cmocka_unit_test(multiplied_inputs_stay),    cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(prefixes_by_hand),
+        cmocka_unit_test(prefixes_by_hand),          cmocka_unit_test(litgpt_by_hand),
+        cmocka_unit_test(denominators_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
