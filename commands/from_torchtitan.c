@@ -10,6 +10,76 @@
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 
+/* Flavors of models, and shipped models of their shape: torchtitan/models/NAME/__init__.py. */
+static const struct {
+    const char *name, *flavor, *model;
+} models[] = {
+    {"llama3", "8B", "llama-3.1-8b"},
+    {"llama3", "70B", "llama-3.1-70b"},
+    {"llama3", "405B", "llama-3.1-405b"},
+    {"llama4", "17bx16e", "llama-4-scout"},
+    {"llama4", "17bx128e", "llama-4-maverick"},
+    {"qwen3", "0.6B", "qwen3-0.6b"},
+    {"qwen3", "1.7B", "qwen3-1.7b"},
+    {"qwen3", "4B", "qwen3-4b"},
+    {"qwen3", "8B", "qwen3-8b"},
+    {"qwen3", "14B", "qwen3-14b"},
+    {"qwen3", "32B", "qwen3-32b"},
+    {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
+    {"qwen3", "235B-A22B", "qwen3-235b-a22b"},
+    {"deepseek_v3", "16B", "deepseek-v2-lite"},
+    {"deepseek_v3", "236B", "deepseek-v2"},
+    {"deepseek_v3", "671B", "deepseek-v3"},
+};
+enum { MODELS = sizeof(models) / sizeof(models[0]) };
+
+/* Says which flavors of this model are known, or which models. */
+static enum tdm_status unknown_flavor(const struct tdm_from_reading *r, const char *name,
+                                      const char *flavor)
+{
+    char why[256];
+    bool known = false;
+    for (size_t i = 0; i < MODELS; i++)
+        known |= strcmp(models[i].name, name) == 0;
+    size_t used =
+        (size_t)snprintf(why, sizeof(why), "is \"%.32s\"; known are", known ? flavor : name);
+    const char *last = "";
+    for (size_t i = 0; i < MODELS; i++) {
+        const char *word = known ? models[i].flavor : models[i].name;
+        if (strcmp(last, word) == 0 || (known && strcmp(models[i].name, name) != 0))
+            continue;
+        used += (size_t)snprintf(why + used, sizeof(why) - used, "%s %s", *last != '\0' ? "," : "",
+                                 word);
+        last = word;
+    }
+    return tdm_from_unnamed(r, known ? "model.flavor" : "model.name", why);
+}
+
+/* What follows a "_" is the kind of attention: 8B_flex, 17bx16e_irope. Of transformers' models the
+ * flavor "full" is the one that is named. */
+static enum tdm_status read_flavor(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    const char *name =
+        json_string_value(json_object_get(json_object_get(r->root, "model"), "name"));
+    const json_t *hub = json_object_get(json_object_get(r->root, "hf_transformers"), "model");
+    const char *flavor = json_string_value(value);
+    if (flavor == NULL)
+        return tdm_from_bad(r, path, value, "expected a name, as \"8B\"");
+    if (json_is_string(hub) && strcmp(flavor, "full") == 0) {
+        r->from->model = tdm_from_keep(r, json_string_value(hub));
+        return r->from->model != NULL ? TDM_OK : TDM_NO_MEMORY;
+    }
+    size_t length = strcspn(flavor, "_");
+    for (size_t i = 0; i < MODELS && name != NULL; i++)
+        if (strcmp(models[i].name, name) == 0 && strlen(models[i].flavor) == length &&
+            strncmp(models[i].flavor, flavor, length) == 0) {
+            r->from->model = models[i].model;
+            return TDM_OK;
+        }
+    return unknown_flavor(r, name != NULL ? name : "", flavor);
+}
+
 /* default, always or never; a boolean in earlier versions is the same as always and never. */
 static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
@@ -207,10 +277,10 @@ static const struct tdm_from_rule rules[] = {
     {"compile.components", IGNORE "read with compile.enable"},
     {"compile.*", IGNORE NO_MEMORY},
     {"model.converters", READ(read_converters)},
-    {"model.name", IGNORE "the model is named on the command line"},
-    {"model.flavor", IGNORE "the model is named on the command line"},
+    {"model.name", IGNORE "read with model.flavor"},
+    {"model.flavor", READ(read_flavor)},
     {"model.*", IGNORE TDM_FROM_OF_MODEL},
-    {"hf_transformers.*", IGNORE "the model is named on the command line"},
+    {"hf_transformers.*", IGNORE "read with model.flavor"},
     {"quantize.*", IGNORE "read with model.converters"},
     {"float8.*", IGNORE "read with model.converters"},
     {"mx.*", IGNORE "there are no converters"},

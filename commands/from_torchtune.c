@@ -103,7 +103,7 @@ static enum tdm_status read_model(const struct tdm_from_reading *r, const char *
     r->from->model = shipped_model(name);
     enum tdm_status status = quantized ? add_quantized(r) : TDM_OK;
     if (status == TDM_OK && r->from->model == NULL)
-        status = tdm_from_note(r, path, "no shipped model: name one on the command line");
+        status = tdm_from_unnamed(r, path, "names a builder that is no shipped model");
     return status;
 }
 

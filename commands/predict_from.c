@@ -130,6 +130,14 @@ const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word)
     return json_array_append_new(r->from->words, kept) == 0 ? json_string_value(kept) : NULL;
 }
 
+enum tdm_status tdm_from_unnamed(const struct tdm_from_reading *r, const char *path,
+                                 const char *why)
+{
+    json_t *text = json_sprintf("%s: \"%s\" %s", r->file, path, why);
+    r->from->unnamed = json_string_value(text);
+    return json_array_append_new(r->from->words, text) == 0 ? TDM_OK : no_memory(r);
+}
+
 /* true and false, also in quotes, or as 1 and 0: accelerate's str_to_bool, axolotl's pydantic. */
 static enum tdm_status read_switch(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value, bool *out)
@@ -663,4 +671,5 @@ void tdm_from_free(struct tdm_from *from)
     json_decref(from->lacking);
     json_decref(from->words);
     json_decref(from->sources);
+    json_decref(from->config);
 }
