@@ -60,16 +60,13 @@ static enum tdm_status unknown_flavor(const struct tdm_from_reading *r, const ch
 static enum tdm_status read_flavor(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
-    const char *name =
-        json_string_value(json_object_get(json_object_get(r->root, "model"), "name"));
-    const json_t *hub = json_object_get(json_object_get(r->root, "hf_transformers"), "model");
+    const char *name = json_string_value(tdm_from_in(r, "model", "name"));
+    const json_t *hub = tdm_from_in(r, "hf_transformers", "model");
     const char *flavor = json_string_value(value);
     if (flavor == NULL)
         return tdm_from_bad(r, path, value, "expected a name, as \"8B\"");
-    if (json_is_string(hub) && strcmp(flavor, "full") == 0) {
-        r->from->model = tdm_from_keep(r, json_string_value(hub));
-        return r->from->model != NULL ? TDM_OK : TDM_NO_MEMORY;
-    }
+    if (hub != NULL && strcmp(flavor, "full") == 0)
+        return tdm_from_read_model(r, "hf_transformers.model", hub);
     size_t length = strcspn(flavor, "_");
     for (size_t i = 0; i < MODELS && name != NULL; i++)
         if (strcmp(models[i].name, name) == 0 && strlen(models[i].flavor) == length &&
@@ -94,9 +91,8 @@ static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char
 
 static bool keeps_operations(const struct tdm_from_reading *r)
 {
-    const json_t *section = json_object_get(r->root, "activation_checkpoint");
-    return tdm_from_is(json_object_get(section, "mode"), "selective") &&
-           tdm_from_is(json_object_get(section, "selective_ac_option"), "op");
+    return tdm_from_is(tdm_from_in(r, "activation_checkpoint", "mode"), "selective") &&
+           tdm_from_is(tdm_from_in(r, "activation_checkpoint", "selective_ac_option"), "op");
 }
 
 static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *path,
@@ -117,10 +113,9 @@ static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *p
 static enum tdm_status read_option(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
-    const json_t *section = json_object_get(r->root, "activation_checkpoint");
     const char *text = json_string_value(value);
     char every[32], *end;
-    if (!tdm_from_is(json_object_get(section, "mode"), "selective"))
+    if (!tdm_from_is(tdm_from_in(r, "activation_checkpoint", "mode"), "selective"))
         return tdm_from_note(r, path, "mode is not selective");
     if (keeps_operations(r))
         return TDM_OK;
@@ -134,8 +129,7 @@ static enum tdm_status read_option(const struct tdm_from_reading *r, const char 
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    const json_t *section = json_object_get(r->root, "optimizer");
-    const json_t *how = json_object_get(section, "implementation");
+    const json_t *how = tdm_from_in(r, "optimizer", "implementation");
     if (!tdm_from_is(value, "AdamW") && !tdm_from_is(value, "Adam"))
         return tdm_from_bad(r, path, value, "Adam and AdamW are known");
     if (how != NULL && !tdm_from_is(how, "fused") && !tdm_from_is(how, "foreach"))
@@ -162,8 +156,7 @@ static enum tdm_status read_compile(const struct tdm_from_reading *r, const char
 
 static const json_t *of_linear(const struct tdm_from_reading *r, const char *key)
 {
-    const json_t *linear =
-        json_object_get(json_object_get(json_object_get(r->root, "quantize"), "linear"), "float8");
+    const json_t *linear = json_object_get(tdm_from_in(r, "quantize", "linear"), "float8");
     return json_object_get(linear, key);
 }
 
@@ -171,7 +164,7 @@ static const json_t *of_linear(const struct tdm_from_reading *r, const char *key
 static const json_t *of_float8(const struct tdm_from_reading *r, const char *key)
 {
     const json_t *value = of_linear(r, key);
-    return value != NULL ? value : json_object_get(json_object_get(r->root, "float8"), key);
+    return value != NULL ? value : tdm_from_in(r, "float8", key);
 }
 
 /* The same is not what it should be. */
@@ -222,12 +215,11 @@ static enum tdm_status read_converters(const struct tdm_from_reading *r, const c
 
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
-    const json_t *training = json_object_get(r->root, "training");
     tdm_from_name_fsdp(r);
     r->from->is_training = true;
     /* distributed/parallelize: the embedding and the norm with the head are groups */
     enum tdm_status status = tdm_from_pair(r, "units", "layers+ends");
-    if (status == TDM_OK && json_object_get(training, "dtype") == NULL)
+    if (status == TDM_OK && tdm_from_in(r, "training", "dtype") == NULL)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
