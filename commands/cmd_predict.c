@@ -7,6 +7,7 @@
 #include "base/ticker.h"
 #include "base/units.h"
 #include "commands/common_options.h"
+#include "commands/from_shape.h"
 #include "methods/longest.h"
 #include "models/model.h"
 #include "planner/margin.h"
@@ -101,6 +102,17 @@ static enum tdm_status check_nodes(const struct tdm_predict_request *r, struct t
     return tdm_hint(err, "--gpus is the number of GPUs of all nodes together");
 }
 
+/* A model is named, or a file describes one. */
+static enum tdm_status check_named(const struct tdm_predict_request *r, struct tdm_error *err)
+{
+    if (r->model != NULL || tdm_from_has_shape(&r->from))
+        return TDM_OK;
+    if (r->from.unnamed == NULL)
+        return tdm_fail(err, TDM_USAGE, "predict: no model is named");
+    tdm_fail(err, TDM_INPUT, "%s", r->from.unnamed);
+    return tdm_hint(err, "mend the file, or name a MODEL beside it");
+}
+
 static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *r, bool *help,
                              struct tdm_error *err)
 {
@@ -119,8 +131,9 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
     status = check_mode(r, err);
     if (status != TDM_OK)
         return status;
-    if (r->model == NULL)
-        return tdm_fail(err, TDM_USAGE, "predict: no model is named");
+    status = check_named(r, err);
+    if (status != TDM_OK)
+        return status;
     if (r->context == 0)
         return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
     status = tdm_model_inputs_spare(r->model, r->machine, "predict: -o", r->timeline.path, err);
@@ -185,6 +198,18 @@ static enum tdm_status say_nodes(struct tdm_predict_request *r, const struct tdm
                : TDM_OK;
 }
 
+/* MODEL, or the one whose sizes a file says. */
+static enum tdm_status load_model(struct tdm_predict_request *r, struct tdm_predict_answer *a,
+                                  struct tdm_error *err)
+{
+    if (r->model == NULL && tdm_method_is_own(a->method))
+        return tdm_fail(err, TDM_USAGE, "predict: --method tidemark needs MODEL, a name or a file");
+    if (r->model == NULL)
+        return tdm_from_make_model(&r->from, &a->model, err);
+    enum tdm_status status = tdm_model_load(r->model, &a->model, err);
+    return status == TDM_OK ? tdm_from_compare(&r->from, a->model, err) : status;
+}
+
 static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_answer *a,
                             struct tdm_error *err)
 {
@@ -204,10 +229,7 @@ static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_an
         status =
             tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
     if (status == TDM_OK)
-        status = tdm_model_load(r->model, &a->model, err);
-    if (status == TDM_OK && r->from.experts_named_by != NULL && a->model->experts.count == 0)
-        status = tdm_fail(err, TDM_INPUT, "%s: it has a mixture of experts, and %s has none",
-                          r->from.experts_named_by, a->model->name);
+        status = load_model(r, a, err);
     if (status == TDM_OK)
         status = tdm_method_check(a->model, &a->settings, err);
     if (status == TDM_OK)

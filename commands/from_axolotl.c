@@ -139,8 +139,6 @@ static enum tdm_status read_half(const struct tdm_from_reading *r, const char *p
     return tdm_from_lack(r, path, "predicted as bf16");
 }
 
-/* axolotl/utils/schemas/config.py: bf16 weights with bf16: true or auto, fp32 ones without. LoRA of
- * rank 8 where lora_r is empty is refused by its own checks. */
 /* rl: the trainers of TRL that Axolotl calls. */
 static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
 {

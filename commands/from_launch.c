@@ -20,8 +20,7 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                                       const json_t *value)
 {
     bool adam = tdm_from_is(value, "Adam") || tdm_from_is(value, "AdamW");
-    const json_t *settings = json_object_get(json_object_get(r->root, "optimizer"), "params");
-    const json_t *of_torch = json_object_get(settings, "torch_adam");
+    const json_t *of_torch = json_object_get(tdm_from_in(r, "optimizer", "params"), "torch_adam");
     if (of_torch != NULL && !json_is_boolean(of_torch))
         return tdm_from_bad(r, "optimizer.params.torch_adam", of_torch, "expected true or false");
     return adam ? tdm_from_pair(r, "optimizer", json_is_true(of_torch) ? "torch_adam" : "AdamW")
@@ -205,7 +204,7 @@ static enum tdm_status read_distributed(const struct tdm_from_reading *r, const 
 static enum tdm_status read_precision(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    const json_t *backend = json_object_get(json_object_get(r->root, "fp8_config"), "backend");
+    const json_t *backend = tdm_from_in(r, "fp8_config", "backend");
     bool float8 = tdm_from_is(value, "fp8");
     if (!float8 && !tdm_from_is(value, "bf16"))
         return tdm_from_is_off(value) ? TDM_OK

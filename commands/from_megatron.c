@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Megatron-LM's arguments, as a command line or as the MODEL_ARGS of its functional tests:
  * megatron/training/arguments.py and transformer_config.py of Megatron-LM d98e8a64. */
-#include "commands/from_rules.h"
+#include "commands/from_shape.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 #define NO_HYBRIDS "hybrids with Mamba are not known of Megatron-LM; parallel and fsdp take them"
-#define OF_MODEL "the model is named on the command line"
+#define OF_MODEL "the model has it"
 
 /* MODEL_ARGS of a test, or the whole file. */
 static const json_t *arguments(const struct tdm_from_reading *r)
@@ -30,16 +30,6 @@ static enum tdm_status read_backend(const struct tdm_from_reading *r, const char
         if (tdm_from_is(value, *word))
             return tdm_from_pair(r, "attention_backend", *word);
     return tdm_from_bad(r, path, value, "auto, flash, fused and unfused are known");
-}
-
-/* The model that is named must have experts too. */
-static enum tdm_status read_experts(const struct tdm_from_reading *r, const char *path,
-                                    const json_t *value)
-{
-    if (tdm_from_is_off(value))
-        return tdm_from_note(r, path, "off");
-    r->from->experts_named_by = r->file;
-    return tdm_from_note(r, path, OF_MODEL);
 }
 
 /* fp64 takes more than what is predicted. */
@@ -160,6 +150,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     for (const struct unsaid *u = ranks; u->option != NULL && status == TDM_OK; u++)
         if (argument(r, u->option) == NULL)
             status = tdm_from_pair(r, u->key, u->value);
+    if (status == TDM_OK)
+        status = tdm_from_read_shape(r, arguments(r));
     if (argument(r, "--num-layers") == NULL)
         return status;
     for (const struct unsaid *u = parts; u->option != NULL && status == TDM_OK; u++)
@@ -281,7 +273,7 @@ static const struct tdm_from_rule argument_rules[] = {
     {"hidden_dropout", SET "hidden_dropout"},
     {"attention_dropout", IGNORE "the kernel makes its mask again"},
     {"make_vocab_size_divisible_by", SET "make_vocab_size_divisible_by"},
-    {"num_experts", READ(read_experts)},
+    {"num_experts", IGNORE OF_MODEL},
     {"moe_pad_expert_input_to_capacity", SET "moe_pad_expert_input_to_capacity"},
     {"moe_permute_fusion", SET "moe_permute_fusion"},
     {"moe_router_dtype", READ(read_router_dtype)},

@@ -99,6 +99,16 @@ enum tdm_status tdm_from_quiet_pair(const struct tdm_from_reading *r, const char
                                     const char *value);
 enum tdm_status tdm_from_count(const struct tdm_from_reading *r, const char *path,
                                const json_t *value, uint64_t *out);
+/* What the file says of its model is none that is known: `FILE: "PATH" WHY`. It is an error if
+ * nothing else names the model. */
+enum tdm_status tdm_from_unnamed(const struct tdm_from_reading *r, const char *path,
+                                 const char *why);
+/* The value of a key in a section of the file; NULL: there is none. */
+const json_t *tdm_from_in(const struct tdm_from_reading *r, const char *section, const char *key);
+bool tdm_from_begins(const char *text, const char *beginning);
+/* Takes the value as MODEL. */
+enum tdm_status tdm_from_read_model(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value);
 /* A word that stays valid as long as the settings. NULL: no memory. */
 const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word);
 

@@ -10,6 +10,73 @@
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 
+/* Flavors of models, and shipped models of their shape: torchtitan/models/NAME/__init__.py. */
+static const struct {
+    const char *name, *flavor, *model;
+} models[] = {
+    {"llama3", "8B", "llama-3.1-8b"},
+    {"llama3", "70B", "llama-3.1-70b"},
+    {"llama3", "405B", "llama-3.1-405b"},
+    {"llama4", "17bx16e", "llama-4-scout"},
+    {"llama4", "17bx128e", "llama-4-maverick"},
+    {"qwen3", "0.6B", "qwen3-0.6b"},
+    {"qwen3", "1.7B", "qwen3-1.7b"},
+    {"qwen3", "4B", "qwen3-4b"},
+    {"qwen3", "8B", "qwen3-8b"},
+    {"qwen3", "14B", "qwen3-14b"},
+    {"qwen3", "32B", "qwen3-32b"},
+    {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
+    {"qwen3", "235B-A22B", "qwen3-235b-a22b"},
+    {"deepseek_v3", "16B", "deepseek-v2-lite"},
+    {"deepseek_v3", "236B", "deepseek-v2"},
+    {"deepseek_v3", "671B", "deepseek-v3"},
+};
+enum { MODELS = sizeof(models) / sizeof(models[0]) };
+
+/* Says which flavors of this model are known, or which models. */
+static enum tdm_status unknown_flavor(const struct tdm_from_reading *r, const char *name,
+                                      const char *flavor)
+{
+    char why[256];
+    bool known = false;
+    for (size_t i = 0; i < MODELS; i++)
+        known |= strcmp(models[i].name, name) == 0;
+    size_t used =
+        (size_t)snprintf(why, sizeof(why), "is \"%.32s\"; known are", known ? flavor : name);
+    const char *last = "";
+    for (size_t i = 0; i < MODELS; i++) {
+        const char *word = known ? models[i].flavor : models[i].name;
+        if (strcmp(last, word) == 0 || (known && strcmp(models[i].name, name) != 0))
+            continue;
+        used += (size_t)snprintf(why + used, sizeof(why) - used, "%s %s", *last != '\0' ? "," : "",
+                                 word);
+        last = word;
+    }
+    return tdm_from_unnamed(r, known ? "model.flavor" : "model.name", why);
+}
+
+/* What follows a "_" is the kind of attention: 8B_flex, 17bx16e_irope. Of transformers' models the
+ * flavor "full" is the one that is named. */
+static enum tdm_status read_flavor(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    const char *name = json_string_value(tdm_from_in(r, "model", "name"));
+    const json_t *hub = tdm_from_in(r, "hf_transformers", "model");
+    const char *flavor = json_string_value(value);
+    if (flavor == NULL)
+        return tdm_from_bad(r, path, value, "expected a name, as \"8B\"");
+    if (hub != NULL && strcmp(flavor, "full") == 0)
+        return tdm_from_read_model(r, "hf_transformers.model", hub);
+    size_t length = strcspn(flavor, "_");
+    for (size_t i = 0; i < MODELS && name != NULL; i++)
+        if (strcmp(models[i].name, name) == 0 && strlen(models[i].flavor) == length &&
+            strncmp(models[i].flavor, flavor, length) == 0) {
+            r->from->model = models[i].model;
+            return TDM_OK;
+        }
+    return unknown_flavor(r, name != NULL ? name : "", flavor);
+}
+
 /* default, always or never; a boolean in earlier versions is the same as always and never. */
 static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
@@ -24,9 +91,8 @@ static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char
 
 static bool keeps_operations(const struct tdm_from_reading *r)
 {
-    const json_t *section = json_object_get(r->root, "activation_checkpoint");
-    return tdm_from_is(json_object_get(section, "mode"), "selective") &&
-           tdm_from_is(json_object_get(section, "selective_ac_option"), "op");
+    return tdm_from_is(tdm_from_in(r, "activation_checkpoint", "mode"), "selective") &&
+           tdm_from_is(tdm_from_in(r, "activation_checkpoint", "selective_ac_option"), "op");
 }
 
 static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *path,
@@ -47,10 +113,9 @@ static enum tdm_status read_mode(const struct tdm_from_reading *r, const char *p
 static enum tdm_status read_option(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
-    const json_t *section = json_object_get(r->root, "activation_checkpoint");
     const char *text = json_string_value(value);
     char every[32], *end;
-    if (!tdm_from_is(json_object_get(section, "mode"), "selective"))
+    if (!tdm_from_is(tdm_from_in(r, "activation_checkpoint", "mode"), "selective"))
         return tdm_from_note(r, path, "mode is not selective");
     if (keeps_operations(r))
         return TDM_OK;
@@ -64,8 +129,7 @@ static enum tdm_status read_option(const struct tdm_from_reading *r, const char 
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    const json_t *section = json_object_get(r->root, "optimizer");
-    const json_t *how = json_object_get(section, "implementation");
+    const json_t *how = tdm_from_in(r, "optimizer", "implementation");
     if (!tdm_from_is(value, "AdamW") && !tdm_from_is(value, "Adam"))
         return tdm_from_bad(r, path, value, "Adam and AdamW are known");
     if (how != NULL && !tdm_from_is(how, "fused") && !tdm_from_is(how, "foreach"))
@@ -92,8 +156,7 @@ static enum tdm_status read_compile(const struct tdm_from_reading *r, const char
 
 static const json_t *of_linear(const struct tdm_from_reading *r, const char *key)
 {
-    const json_t *linear =
-        json_object_get(json_object_get(json_object_get(r->root, "quantize"), "linear"), "float8");
+    const json_t *linear = json_object_get(tdm_from_in(r, "quantize", "linear"), "float8");
     return json_object_get(linear, key);
 }
 
@@ -101,7 +164,7 @@ static const json_t *of_linear(const struct tdm_from_reading *r, const char *key
 static const json_t *of_float8(const struct tdm_from_reading *r, const char *key)
 {
     const json_t *value = of_linear(r, key);
-    return value != NULL ? value : json_object_get(json_object_get(r->root, "float8"), key);
+    return value != NULL ? value : tdm_from_in(r, "float8", key);
 }
 
 /* The same is not what it should be. */
@@ -152,12 +215,11 @@ static enum tdm_status read_converters(const struct tdm_from_reading *r, const c
 
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
-    const json_t *training = json_object_get(r->root, "training");
     tdm_from_name_fsdp(r);
     r->from->is_training = true;
     /* distributed/parallelize: the embedding and the norm with the head are groups */
     enum tdm_status status = tdm_from_pair(r, "units", "layers+ends");
-    if (status == TDM_OK && json_object_get(training, "dtype") == NULL)
+    if (status == TDM_OK && tdm_from_in(r, "training", "dtype") == NULL)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
@@ -207,10 +269,10 @@ static const struct tdm_from_rule rules[] = {
     {"compile.components", IGNORE "read with compile.enable"},
     {"compile.*", IGNORE NO_MEMORY},
     {"model.converters", READ(read_converters)},
-    {"model.name", IGNORE "the model is named on the command line"},
-    {"model.flavor", IGNORE "the model is named on the command line"},
+    {"model.name", IGNORE "read with model.flavor"},
+    {"model.flavor", READ(read_flavor)},
     {"model.*", IGNORE TDM_FROM_OF_MODEL},
-    {"hf_transformers.*", IGNORE "the model is named on the command line"},
+    {"hf_transformers.*", IGNORE "read with model.flavor"},
     {"quantize.*", IGNORE "read with model.converters"},
     {"float8.*", IGNORE "read with model.converters"},
     {"mx.*", IGNORE "there are no converters"},

@@ -9,22 +9,11 @@
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 #define OTHER "recipes of fine-tuning and of DPO are known"
 
-static const json_t *in_section(const struct tdm_from_reading *r, const char *section,
-                                const char *key)
-{
-    return json_object_get(json_object_get(r->root, section), key);
-}
-
 /* "torchtune.models.llama3_1.lora_llama3_1_8b": llama3_1_8b. */
 static const char *component(const json_t *value)
 {
     const char *name = json_string_value(value), *dot = name != NULL ? strrchr(name, '.') : NULL;
     return dot != NULL ? dot + 1 : name != NULL ? name : "";
-}
-
-static bool begins(const char *name, const char *with)
-{
-    return strncmp(name, with, strlen(with)) == 0;
 }
 
 /* Builders of torchtune.models, and shipped models of their shape. */
@@ -81,7 +70,7 @@ static const char *shipped_model(const char *builder)
             length = (size_t)(end - builder);
     }
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
-        if (strlen(models[i].builder) == length && begins(builder, models[i].builder))
+        if (strlen(models[i].builder) == length && tdm_from_begins(builder, models[i].builder))
             return models[i].model;
     return NULL;
 }
@@ -96,21 +85,21 @@ static enum tdm_status read_model(const struct tdm_from_reading *r, const char *
                                   const json_t *value)
 {
     const char *name = component(value);
-    bool quantized = begins(name, "qlora_");
+    bool quantized = tdm_from_begins(name, "qlora_");
     if (strstr(name, "vision") != NULL)
         return tdm_from_bad(r, path, value, "models of text are known");
-    name += quantized ? strlen("qlora_") : begins(name, "lora_") ? strlen("lora_") : 0;
+    name += quantized ? strlen("qlora_") : tdm_from_begins(name, "lora_") ? strlen("lora_") : 0;
     r->from->model = shipped_model(name);
     enum tdm_status status = quantized ? add_quantized(r) : TDM_OK;
     if (status == TDM_OK && r->from->model == NULL)
-        status = tdm_from_note(r, path, "no shipped model: name one on the command line");
+        status = tdm_from_unnamed(r, path, "names a builder that is no shipped model");
     return status;
 }
 
 static enum tdm_status read_quantized(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    bool named = begins(component(in_section(r, "model", "_component_")), "qlora_");
+    bool named = tdm_from_begins(component(tdm_from_in(r, "model", "_component_")), "qlora_");
     return tdm_from_is_off(value) || named ? tdm_from_note(r, path, "as the model's name says")
                                            : add_quantized(r);
 }
@@ -119,7 +108,7 @@ static enum tdm_status read_quantized(const struct tdm_from_reading *r, const ch
 static enum tdm_status read_targets(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
-    bool mlp = json_is_true(in_section(r, "model", "apply_lora_to_mlp"));
+    bool mlp = json_is_true(tdm_from_in(r, "model", "apply_lora_to_mlp"));
     char text[256] = "";
     size_t used = 0, i;
     json_t *module;
@@ -145,7 +134,7 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                                       const json_t *value)
 {
     const char *name = component(value);
-    bool fused = json_is_true(in_section(r, "optimizer", "fused"));
+    bool fused = json_is_true(tdm_from_in(r, "optimizer", "fused"));
     return strcmp(name, "AdamW") == 0 || strcmp(name, "Adam") == 0
                ? tdm_from_pair(r, "optimizer", fused ? "adamw-fused" : "adamw-foreach")
            : strcmp(name, "PagedAdamW") == 0 || strcmp(name, "PagedAdamW32bit") == 0
@@ -196,14 +185,14 @@ static enum tdm_status read_groups(const struct tdm_from_reading *r, const char 
 
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
-    const char *name = component(in_section(r, "model", "_component_"));
-    bool adapted = begins(name, "lora_") || begins(name, "qlora_");
+    const char *name = component(tdm_from_in(r, "model", "_component_"));
+    bool adapted = tdm_from_begins(name, "lora_") || tdm_from_begins(name, "qlora_");
     enum tdm_status status = TDM_OK;
     if (json_object_get(r->root, "optimizer") == NULL)
         return tdm_fail(r->err, TDM_INPUT, "%s: \"optimizer\" is missing; " OTHER, r->file);
     r->from->is_training = true;
     r->from->spread = "fsdp";
-    if (adapted && in_section(r, "model", "lora_rank") == NULL)
+    if (adapted && tdm_from_in(r, "model", "lora_rank") == NULL)
         status = tdm_from_pair(r, "lora_rank", "8");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");

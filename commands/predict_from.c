@@ -53,6 +53,16 @@ bool tdm_from_is_off(const json_t *value)
     return false;
 }
 
+const json_t *tdm_from_in(const struct tdm_from_reading *r, const char *section, const char *key)
+{
+    return json_object_get(json_object_get(r->root, section), key);
+}
+
+bool tdm_from_begins(const char *text, const char *beginning)
+{
+    return strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
 static enum tdm_status add_note(const struct tdm_from_reading *r, json_t *list, const char *path,
                                 const char *why)
 {
@@ -130,6 +140,14 @@ const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word)
     return json_array_append_new(r->from->words, kept) == 0 ? json_string_value(kept) : NULL;
 }
 
+enum tdm_status tdm_from_unnamed(const struct tdm_from_reading *r, const char *path,
+                                 const char *why)
+{
+    json_t *text = json_sprintf("%s: \"%s\" %s", r->file, path, why);
+    r->from->unnamed = json_string_value(text);
+    return json_array_append_new(r->from->words, text) == 0 ? TDM_OK : no_memory(r);
+}
+
 /* true and false, also in quotes, or as 1 and 0: accelerate's str_to_bool, axolotl's pydantic. */
 static enum tdm_status read_switch(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value, bool *out)
@@ -150,8 +168,7 @@ static enum tdm_status read_switch(const struct tdm_from_reading *r, const char 
 enum tdm_status tdm_from_read_compile(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    const json_t *regional = json_object_get(json_object_get(r->root, "dynamo_config"),
-                                             "dynamo_use_regional_compilation");
+    const json_t *regional = tdm_from_in(r, "dynamo_config", "dynamo_use_regional_compilation");
     bool on = false;
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
@@ -327,8 +344,8 @@ static enum tdm_status set_if_on(const struct tdm_from_reading *r, const struct 
                                   : append_pair(r, r->from->pairs, json_string(rule->to));
 }
 
-static enum tdm_status read_model(const struct tdm_from_reading *r, const char *path,
-                                  const json_t *value)
+enum tdm_status tdm_from_read_model(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
 {
     if (!json_is_string(value))
         return tdm_from_bad(r, path, value, "expected a name or a folder");
@@ -381,7 +398,7 @@ static enum tdm_status apply_rule(const struct tdm_from_reading *r,
     case TDM_FROM_STEPS:
         return tdm_from_count(r, path, value, &r->from->accumulation);
     case TDM_FROM_MODEL:
-        return read_model(r, path, value);
+        return tdm_from_read_model(r, path, value);
     case TDM_FROM_ONE:
         return read_degree(r, rule, path, value);
     case TDM_FROM_READ:
@@ -563,11 +580,6 @@ static enum tdm_status settle_shards(const struct tdm_from_reading *r)
     return TDM_OK;
 }
 
-static bool begins(const char *text, const char *beginning)
-{
-    return strncmp(text, beginning, strlen(beginning)) == 0;
-}
-
 /* The optimizer of a DeepSpeed config comes before the trainer's; and accelerate makes
  * DeepSpeedCPUAdam of torch's AdamW where states are offloaded (utils/deepspeed.py
  * map_pytorch_optim_to_deepspeed). */
@@ -581,7 +593,7 @@ static enum tdm_status settle_optimizer(const struct tdm_from_reading *r)
                            : "states that are offloaded are stepped by DeepSpeedCPUAdam";
     for (size_t i = json_array_size(pairs); i-- > 0 && (said || offloads);) {
         const char *pair = json_string_value(json_array_get(pairs, i));
-        if (!begins(pair, said ? "optim=" : "optim=adamw_torch"))
+        if (!tdm_from_begins(pair, said ? "optim=" : "optim=adamw_torch"))
             continue;
         enum tdm_status status = tdm_from_note(r, "optim", why);
         if (status != TDM_OK)
@@ -663,4 +675,5 @@ void tdm_from_free(struct tdm_from *from)
     json_decref(from->lacking);
     json_decref(from->words);
     json_decref(from->sources);
+    json_decref(from->config);
 }

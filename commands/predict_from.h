@@ -32,7 +32,9 @@ struct tdm_from {
     const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
     const char *deepspeed_name;     /* read where it is found, from here or beside the file */
     bool has_deepspeed;             /* one was read */
-    const char *experts_named_by;   /* the file that has a mixture of experts; NULL: none */
+    json_t *config;                 /* what a file says of its model, as a config.json; owned */
+    const char *config_file;
+    const char *unnamed;  /* why a file's model is not known; NULL: no file says so */
     bool is_training;     /* a file of a trainer was read, which wraps in DDP on several GPUs */
     bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */

@@ -37,19 +37,18 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
 {
     const struct tdm_torch_settings *s = &settings->torch;
     double tokens = (double)s->tokens, batch = (double)s->batch;
-    double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens * batch,
-           attention = 0;
-    double head = 2.0 * model->hidden * model->vocabulary * tokens * batch;
+    double head = 2.0 * model->hidden * model->vocabulary * tokens * batch, attention = 0;
+    double layers = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens * batch - head;
+    bool headless = s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST ||
+                    s->logits == TDM_LOGITS_SCORE;
     for (uint32_t i = 0; i < model->layers; i++)
         attention +=
             4.0 * model->query_heads * model->head_dim * batch * seen_pairs(model, i, tokens);
-    if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST ||
-        s->logits == TDM_LOGITS_SCORE)
-        forward -= head;
     double again = tdm_torch_forwards_again(model, s);
     /* The backward of a product takes two products of the same size; that of attention takes five
      * for the forward's two. Frozen weights have no gradient. */
-    cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
+    cost->product_flops =
+        (layers + (headless ? 0 : head)) * (s->lora_rank > 0 ? 2 : 3) + again * layers;
     if (settings->method->system == &tdm_torch_system)
         cost->product_flops += tdm_adapter_flops(model, s, again);
     cost->attention_flops = attention * (3.5 + again);

@@ -165,14 +165,33 @@ const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, siz
     return look_up_key(method, number);
 }
 
+/* The key with a name, and its number; NULL: the method has none. */
+static const struct tdm_method_key *key_named(const struct tdm_method *method, const char *name,
+                                              size_t *number)
+{
+    const struct tdm_method_key *key;
+    for (*number = 0; (key = tdm_method_key(method, *number)) != NULL; ++*number)
+        if (strcmp(key->name, name) == 0)
+            return key;
+    return NULL;
+}
+
+/* What the user set of a key, or NULL. */
+static const char *said(const struct tdm_method *method, const struct tdm_method_choices *choices,
+                        const char *name)
+{
+    size_t number;
+    return key_named(method, name, &number) != NULL ? choices->said[number] : NULL;
+}
+
 const char *tdm_method_value(const struct tdm_method *method,
                              const struct tdm_method_choices *choices, const char *name)
 {
-    const struct tdm_method_key *key;
-    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++)
-        if (strcmp(key->name, name) == 0)
-            return choices->said[k] != NULL ? choices->said[k] : key->assumed;
-    return NULL;
+    size_t number;
+    const struct tdm_method_key *key = key_named(method, name, &number);
+    if (key == NULL)
+        return NULL;
+    return choices->said[number] != NULL ? choices->said[number] : key->assumed;
 }
 
 static enum tdm_status unknown_key(const struct tdm_method *method, const char *pair,
@@ -248,17 +267,6 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
             status = key->read(key, value, settings, err);
     }
     return status;
-}
-
-/* What the user set of a key, or NULL. */
-static const char *said(const struct tdm_method *method, const struct tdm_method_choices *choices,
-                        const char *name)
-{
-    const struct tdm_method_key *key;
-    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++)
-        if (strcmp(key->name, name) == 0)
-            return choices->said[k];
-    return NULL;
 }
 
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,

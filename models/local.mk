@@ -54,7 +54,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gemma-3-27b.json \
 	models/configs/gemma-3-4b.json \
 	models/configs/gemma-7b.json \
+	models/configs/glm-4-32b.json \
 	models/configs/glm-4-9b.json \
+	models/configs/glm-4.5.json \
 	models/configs/glm-4.5-air.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
@@ -65,10 +67,13 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gpt2-xl.json \
 	models/configs/granite-3.1-2b.json \
 	models/configs/granite-3.1-8b.json \
+	models/configs/granite-3.3-2b.json \
+	models/configs/granite-3.3-8b.json \
 	models/configs/granite-4.0-h-micro.json \
 	models/configs/granite-4.0-h-small.json \
 	models/configs/granite-4.0-h-tiny.json \
 	models/configs/granite-4.0-micro.json \
+	models/configs/kimi-k2.json \
 	models/configs/lfm2-1.2b.json \
 	models/configs/lfm2-350m.json \
 	models/configs/lfm2-700m.json \
@@ -102,6 +107,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/nemotron-nano-9b-v2.json \
 	models/configs/olmo-2-13b.json \
 	models/configs/olmo-2-1b.json \
+	models/configs/olmo-2-32b.json \
 	models/configs/olmo-2-7b.json \
 	models/configs/olmo-3-7b.json \
 	models/configs/olmoe-1b-7b.json \

@@ -112,6 +112,29 @@ static void is_close(double found, double expected)
         fail_msg("%.17g in place of %.17g", found, expected);
 }
 
+/* Checkpoints run layers again, and never the head: without it Llama 3.2 1B saves its three
+ * products of 2,048 x 128,256, with checkpoints as without. */
+static void layers_alone_are_run_again(void **state)
+{
+    const double tokens = 1024, head = 2.0 * 2048 * 128256 * tokens;
+    const char *const words[] = {"checkpointing=off", "checkpointing=on"};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *const pairs[] = {words[i], "logits=base"};
+        struct tdm_method_settings settings;
+        struct tdm_method_cost with, without;
+        struct tdm_model *model;
+        struct tdm_error err;
+        must(tdm_model_load("llama-3.2-1b", &model, &err), &err);
+        read_settings("parallel", pairs, 1, 1024, 1, &settings);
+        tdm_torch_cost(model, &settings, &with);
+        read_settings("parallel", pairs, 2, 1024, 1, &settings);
+        tdm_torch_cost(model, &settings, &without);
+        is_close(with.product_flops - without.product_flops, 3 * head);
+        tdm_model_free(model);
+    }
+}
+
 static void adapters_cost_their_products(void **state)
 {
     const double layers = 16, n = 2048, tokens = 1024, weight = n * n, r = 8;
@@ -358,6 +381,7 @@ int main(void)
         cmocka_unit_test(words_are_checked),
         cmocka_unit_test(nodes_are_for_all),
         cmocka_unit_test(adapters_cost_their_products),
+        cmocka_unit_test(layers_alone_are_run_again),
         cmocka_unit_test(learned_positions_are_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
