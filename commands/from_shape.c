@@ -97,6 +97,9 @@ static enum tdm_status read_vocabulary(const struct tdm_from_reading *r, const j
     if (is_on(arguments, padded)) {
         enum tdm_status status =
             tdm_from_count(r, padded, json_object_get(arguments, padded), &rows);
+        if (status == TDM_OK && rows > TDM_DIMENSION_LIMIT)
+            status = tdm_from_bad(r, padded, json_object_get(arguments, padded),
+                                  "it must be at most 16777216");
         if (status == TDM_OK && ranks != NULL)
             status = tdm_from_count(r, "--tensor-model-parallel-size", ranks, &parts);
         if (status != TDM_OK)
@@ -216,10 +219,11 @@ enum tdm_status tdm_from_read_shape(const struct tdm_from_reading *r, const json
                             json_object_get(arguments, "--num-query-groups"),
                             "it must divide --num-attention-heads");
     if (missing != NULL)
-        return tdm_from_unnamed(r, missing,
-                                strcmp(missing, "--vocab-size") == 0
-                                    ? "is missing, or --padded-vocab-size, which the model needs"
-                                    : "is missing, which the model needs");
+        return tdm_from_unnamed(
+            r, missing,
+            strcmp(missing, "--vocab-size") == 0
+                ? "is missing or 0, and --padded-vocab-size too; the model needs it"
+                : "is missing or 0, and the model needs it");
     return name_family(config, arguments)
                ? TDM_OK
                : tdm_fail(r->err, TDM_NO_MEMORY, "%s: no memory for its model", r->file);

@@ -228,6 +228,9 @@ enum tdm_tensor_kind tdm_role_kind(enum tdm_role role);
 /* "matrices" and so on. */
 const char *tdm_tensor_kind_name(enum tdm_tensor_kind kind);
 
+/* The most of a dimension: a width, or the rows of a vocabulary. */
+#define TDM_DIMENSION_LIMIT (UINT64_C(1) << 24)
+
 /* Inside a unit, tensors are aligned to this number of elements: 256 B at 16 bits. */
 #define TDM_TENSOR_ALIGN 128u
 

@@ -6,8 +6,7 @@
 #include "base/json.h"
 #include "models/model.h"
 
-/* Limits of dimensions: products of two dimensions and a few layers stay far below 64 bits. */
-#define TDM_DIMENSION_LIMIT (UINT64_C(1) << 24)
+/* As TDM_DIMENSION_LIMIT: products of two dimensions and a few layers stay far below 64 bits. */
 #define TDM_LAYER_LIMIT (UINT64_C(1) << 10)
 #define TDM_PARAMETER_LIMIT (UINT64_C(1) << 48)
 

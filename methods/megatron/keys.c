@@ -362,7 +362,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions)},
     {"hidden_dropout", "0|0.1", "0", "above 0 masks are kept", tdm_key_read_switch, FIELD(dropout)},
     {"make_vocab_size_divisible_by", "N", "128", "rows of the embedding of a tensor-parallel rank",
-     tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = MOST_RANKS},
+     tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = TDM_DIMENSION_LIMIT},
     {"create_attention_mask_in_dataloader", "no|yes", "no",
      "a mask of all pairs comes with every micro-batch", tdm_key_read_switch, FIELD(mask_in_loader),
      .needs = {&needs_no_packing}},
