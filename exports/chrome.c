@@ -30,7 +30,9 @@ static int64_t nanoseconds(double seconds)
 
 static void write_time(FILE *out, const char *key, int64_t ns)
 {
-    fprintf(out, ",\"%s\":%" PRId64 ".%03d", key, ns / 1000, (int)(ns % 1000));
+    int64_t size = ns < 0 ? -ns : ns;
+    fprintf(out, ",\"%s\":%s%" PRId64 ".%03d", key, ns < 0 ? "-" : "", size / 1000,
+            (int)(size % 1000));
 }
 
 static void write_string(FILE *out, const char *text)

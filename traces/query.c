@@ -4,6 +4,7 @@
 
 #include "traces/sqlite.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,19 @@ uint32_t tdm_query_number(const struct tdm_query *query, int column)
     if (sqlite3_column_type(query->statement, column) == SQLITE_NULL)
         return TDM_NONE;
     return (uint32_t)tdm_query_count(query, column);
+}
+
+int64_t tdm_query_time(struct tdm_query *query, int column)
+{
+    const int64_t most_ns = INT64_C(1) << 53; /* 104 days, which a double still tells exactly */
+    int64_t time_ns = tdm_query_integer(query, column);
+    if ((time_ns < -most_ns || time_ns > most_ns) && query->status == TDM_OK) {
+        query->status =
+            tdm_fail(query->err, TDM_INPUT, "%s: %s %" PRId64 " is not a time here",
+                     query->reader->path, sqlite3_column_name(query->statement, column), time_ns);
+        tdm_hint(query->err, "the file was changed or damaged: use a whole copy of it");
+    }
+    return time_ns;
 }
 
 double tdm_query_real(const struct tdm_query *query, int column)

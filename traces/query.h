@@ -48,6 +48,10 @@ uint32_t tdm_query_number(const struct tdm_query *query, int column);  /* NULL: 
 double tdm_query_real(const struct tdm_query *query, int column);      /* NULL: NAN */
 const char *tdm_query_text(const struct tdm_query *query, int column); /* until the next row */
 
+/* Nanoseconds of a clock that begins with a run or a step. More than 104 days make the query fail:
+ * TDM_INPUT. */
+int64_t tdm_query_time(struct tdm_query *query, int column);
+
 /* Converts a name to a value of its enum. An unknown name makes the query fail: TDM_INPUT. */
 enum tdm_place tdm_query_place(struct tdm_query *query, int column);
 enum tdm_category tdm_query_category(struct tdm_query *query, int column);

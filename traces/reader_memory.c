@@ -182,7 +182,7 @@ static void take_used(struct tdm_query *query, void *row)
 {
     struct tdm_trace_used_row *used = row;
     used->step = tdm_query_integer(query, 0);
-    used->time_ns = tdm_query_integer(query, 1);
+    used->time_ns = tdm_query_time(query, 1);
     used->place = tdm_query_place(query, 2);
     used->used_bytes = tdm_query_count(query, 3);
     used->arenas = tdm_query_number(query, 4);

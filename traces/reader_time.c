@@ -145,13 +145,13 @@ static void take_interval(struct tdm_query *query, void *row)
     interval->lane = tdm_query_lane(query, 3);
     interval->layer = tdm_query_number(query, 4);
     interval->chunk = tdm_query_number(query, 5);
-    interval->predicted_start_ns = tdm_query_integer(query, 6);
-    interval->predicted_end_ns = tdm_query_integer(query, 7);
+    interval->predicted_start_ns = tdm_query_time(query, 6);
+    interval->predicted_end_ns = tdm_query_time(query, 7);
     interval->flops = tdm_query_count(query, 8);
     interval->bytes = tdm_query_count(query, 9);
     interval->measured = sqlite3_column_type(query->statement, 10) != SQLITE_NULL;
-    interval->start_ns = tdm_query_integer(query, 10);
-    interval->end_ns = tdm_query_integer(query, 11);
+    interval->start_ns = tdm_query_time(query, 10);
+    interval->end_ns = tdm_query_time(query, 11);
     interval->content = tdm_query_content(query, 12);
 }
 
