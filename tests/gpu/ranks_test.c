@@ -4,9 +4,10 @@
  *
  * The loss of the first step has the bits of one rank with the same chunks; where ranks divide the
  * heads, it is near that. Gradients, or weights after three steps, are those of one rank but for
- * rounding: dK, dV and gradients are summed in other groups. The same ranks run again, and a
- * schedule that differs only in its nest, sets and places, have the same bits. Arenas must not be
- * touched beyond the plan; half of the cases run in arenas full of NaN.
+ * rounding: dK, dV and gradients are summed in other groups. The same ranks run again, all on one
+ * GPU where they read each other's memory, and a schedule that differs only in its nest, sets and
+ * places, have the same bits. Arenas must not be touched beyond the plan; half of the cases run in
+ * arenas full of NaN.
  *
  * The random models are too small for the fastest kernels. So some rings of another kind follow, of
  * models for which these are made (tdm_ring_case). Their gradients are those of the cpu backend,
@@ -82,18 +83,20 @@ static double difference(const struct tdm_steps *got, const struct tdm_steps *du
     return worst;
 }
 
-/* Ranks of the cpu backend read each other's memory, whatever joins those on GPUs. */
-static enum tdm_status run_on_cpu(const struct tdm_schedule *schedule,
-                                  const struct tdm_backend *cpu, const struct tdm_step_data *data,
-                                  uint64_t seed, bool poisoned, struct tdm_steps *steps,
-                                  struct tdm_error *err)
+/* Runs the ranks on one device, where they read each other's memory, whatever joins them else. */
+static enum tdm_status run_on_one(const struct tdm_schedule *schedule,
+                                  const struct tdm_backend *backend,
+                                  const struct tdm_step_data *data, uint64_t seed, bool poisoned,
+                                  struct tdm_steps *steps, struct tdm_error *err)
 {
     const char *transport = getenv("TDM_TRANSPORT");
     char kept[64] = "";
     if (transport != NULL)
         snprintf(kept, sizeof(kept), "%s", transport);
     unsetenv("TDM_TRANSPORT");
-    enum tdm_status status = tdm_steps_run(schedule, cpu, data, seed, poisoned, steps, err);
+    setenv("TDM_DEVICES", "1", 1);
+    enum tdm_status status = tdm_steps_run(schedule, backend, data, seed, poisoned, steps, err);
+    unsetenv("TDM_DEVICES");
     if (transport != NULL)
         setenv("TDM_TRANSPORT", kept, 1);
     return status;
@@ -113,9 +116,9 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend,
         tdm_step_data_draw(&data, schedule, seed) &&
         tdm_random_variant(schedule, seed, &variant, &err) == TDM_OK &&
         tdm_steps_run(schedule, backend, &data, seed, poisoned, &team, &err) == TDM_OK &&
-        tdm_steps_run(schedule, backend, &data, seed, !poisoned, &again, &err) == TDM_OK &&
+        run_on_one(schedule, backend, &data, seed, !poisoned, &again, &err) == TDM_OK &&
         tdm_steps_run(variant, backend, &data, seed, poisoned, &other, &err) == TDM_OK &&
-        (cpu == NULL || run_on_cpu(schedule, cpu, &data, seed, poisoned, &on_cpu, &err) == TDM_OK);
+        (cpu == NULL || run_on_one(schedule, cpu, &data, seed, poisoned, &on_cpu, &err) == TDM_OK);
     /* fewer heads may divide the keys of a query in another way, and so does a ring */
     const bool divided = schedule->exchange != TDM_EXCHANGE_GATHER;
     schedule->ranks = 1;

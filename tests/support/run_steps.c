@@ -156,12 +156,15 @@ static enum tdm_status count_move(void *self, const struct tdm_item *item, struc
     return TDM_OK;
 }
 
-/* The devices that ranks have in turn. */
+/* The devices that ranks have in turn: all, or as many as TDM_DEVICES says. */
 static enum tdm_status find_devices(const struct tdm_backend *backend, uint32_t devices[RANKS_MOST],
                                     struct tdm_error *err)
 {
+    const char *most = getenv("TDM_DEVICES");
     uint32_t count = 1;
     enum tdm_status status = backend->devices == NULL ? TDM_OK : backend->devices(&count, err);
+    if (most != NULL && strtoul(most, NULL, 10) < count)
+        count = (uint32_t)strtoul(most, NULL, 10);
     for (uint32_t rank = 0; rank < RANKS_MOST && status == TDM_OK; rank++)
         devices[rank] = count == 0 ? 0 : rank % count;
     return status;
