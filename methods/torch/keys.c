@@ -82,7 +82,8 @@ static void without_modules(const char *value, char *out, size_t out_bytes)
         for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
             if (strncmp(value, modules[i], strlen(modules[i])) == 0)
                 value += strlen(modules[i]);
-        out[used++] = *value++;
+        if (*value != '\0') /* it may end with a module */
+            out[used++] = *value++;
     }
     out[used] = '\0';
 }
