@@ -33,6 +33,11 @@
  * that leaves less of the card idle. find_part (attention_grad_pages.cuh) defines the order in
  * which these items are handed out.
  *
+ * After tens of items blocks are far apart, and together read all rows of the KV heads that they
+ * work on. So where there are many tiles that are not split, KV heads come one after the other: the
+ * rows of one are more likely to stay in the L2 cache. Over few tiles this would be slower: more
+ * blocks would wait for each other's first dQ.
+ *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that all query pages list is one
  * item, which iterates over all of them by the page's inverse list (lists.cu), or is split into
  * items of two query heads. Any other page before the chunk gets one item for each query page that
@@ -62,6 +67,9 @@
 
 /* The beginning and the end of an item take about as long as this many steps. */
 #define PART_STEPS 4u
+
+/* KV heads come one after the other if tiles that are not split have at least so many steps. */
+#define MANY_STEPS ((uint64_t)8192 * TDM_ATTEND_BLOCKS)
 
 /* Approximate capacity of the L2 cache. */
 #define CACHE_BYTES ((uint64_t)48 << 20)
@@ -113,6 +121,7 @@ static __device__ __forceinline__ uint32_t document_rows(const tdm_attend &a)
  * part. Leading tiles have none if no row sees them and they need not be written. */
 struct handed_out {
     uint32_t first, split, tickets, part_lag;
+    bool one_head; /* of tiles before `split`: one KV head after the other */
 
     __device__ __forceinline__ void find(const tdm_attend &a, const plan &x)
     {
@@ -122,6 +131,7 @@ struct handed_out {
         first = a.written_slots > 0 ? 0 : min(a.from[0] / TILE, x.key_tiles);
         split = max(x.whole_tiles, first);
         tickets = (split - first + (x.key_tiles - split) * x.parts) * a.kv_heads;
+        one_head = (uint64_t)(split - first) * a.query_heads * x.row_tiles >= MANY_STEPS;
     }
 };
 
@@ -240,6 +250,9 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
                       tile - tiles.split, w.part, tile);
             tile += tiles.split;
             w.is_split = true;
+        } else if (tiles.one_head) {
+            w.kv_head = ticket / (tiles.split - tiles.first);
+            tile = tiles.first + ticket % (tiles.split - tiles.first);
         }
         w.key0 = tile * TILE;
     }
