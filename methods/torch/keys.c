@@ -2,6 +2,7 @@
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <regex.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define IMAGE_TOKENS_MOST 100000000u
+#define COPIES_MOST 1000ul /* of a part of a regular expression */
 #define LAYER_MOST 4096u
 #define TE_ROWS 8u
 #define RANK_MOST 65536u
@@ -37,6 +39,25 @@ static bool is_matched(const regex_t *expression, const char *projection)
     return false;
 }
 
+/* About the most copies of a part that regcomp makes: two for each `+`, as many as its largest
+ * number for each `{}`. It has no limit of its own. */
+static unsigned long copies_of(const char *expression)
+{
+    unsigned long copies = 1;
+    for (const char *at = expression; *at != '\0' && copies <= COPIES_MOST; at++) {
+        unsigned long most = *at == '+' ? 2 : 1;
+        if (*at == '{')
+            for (char *end = (char *)at; *end != '\0' && *end != '}'; end++)
+                if (isdigit((unsigned char)*end)) {
+                    unsigned long number = strtoul(end, &end, 10);
+                    most = number > most ? number : most;
+                    end--;
+                }
+        copies = most > COPIES_MOST ? COPIES_MOST + 1 : copies * most;
+    }
+    return copies;
+}
+
 /* peft matches the names of modules by a regular expression (re.fullmatch). Python's \d and (?: are
  * written as POSIX has them. */
 static enum tdm_status read_expression(const struct tdm_method_key *key, const char *value,
@@ -59,6 +80,9 @@ static enum tdm_status read_expression(const struct tdm_method_key *key, const c
     }
     text[used] = '\0';
     settings->torch.lora_targets = 0;
+    if (copies_of(text) > COPIES_MOST)
+        return tdm_fail(err, TDM_USAGE, "--set %s: \"%.128s\" repeats too often to be read",
+                        key->name, value);
     if (regcomp(&expression, text, REG_EXTENDED) != 0)
         return tdm_fail(err, TDM_USAGE,
                         "--set %s: \"%.128s\" is not a regular expression that can be read",

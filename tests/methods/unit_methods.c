@@ -414,6 +414,9 @@ static void keys_are_checked(void **state)
                {{"step=4"}, 1},
                {{"lora_rank=x"}, 1},
                {{"lora_targets=nothing"}, 1},
+               {{"lora_targets=mlp."}, 1},
+               {{"lora_targets=.*(_proj){99}{99}"}, 1}, /* regcomp would take gigabytes */
+               {{"lora_targets=(_proj)++++++++++++"}, 1},
                {{"attention=sdpa", "attention=eager"}, 2}};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
