@@ -97,6 +97,7 @@ tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hinder
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
 tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+tests_executor_unit_team_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=pthread_create
 
 # Ranks that NCCL joins, without a GPU.
 cmocka_tests += tests/executor/unit_nccl
