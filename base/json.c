@@ -105,6 +105,15 @@ char *tdm_json_dump(const json_t *value, size_t flags)
     return text;
 }
 
+json_t *tdm_json_copy(const json_t *value)
+{
+    json_t *copy = json_deep_copy(value);
+    if (copy == NULL || json_equal(copy, value))
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 char *tdm_json_canonical(const json_t *value)
 {
     return tdm_json_dump(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII);

@@ -29,6 +29,11 @@ enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes,
  * key (Jansson 2.14). */
 char *tdm_json_dump(const json_t *value, size_t flags);
 
+/* A copy of a value and all that it holds. The caller releases it. NULL for NULL, and if memory ran
+ * out. json_deep_copy() and json_copy() are not used because they may then leave out a key (Jansson
+ * 2.14). */
+json_t *tdm_json_copy(const json_t *value);
+
 /* Deterministic one-line text of a value (sorted keys, compact). malloc'ed; the caller frees it.
  * NULL if memory ran out. */
 char *tdm_json_canonical(const json_t *value);

@@ -77,13 +77,29 @@ static long process_of(const char *entry, const char *name, const char *suffix)
     return rest[0] == '\0' || (suffix != NULL && strcmp(rest, suffix) == 0) ? process : 0;
 }
 
+/* A process that was killed keeps its number until its parent takes note. In a container the first
+ * process may never do that for those that lost theirs. */
+static bool has_ended(long process)
+{
+    if (kill((pid_t)process, 0) != 0 && errno == ESRCH)
+        return true;
+    char path[64], text[128] = ""; /* "NUMBER (NAME) STATE ..." */
+    snprintf(path, sizeof(path), "/proc/%ld/stat", process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        (void)close(fd);
+    const char *state = length > 0 ? strrchr(text, ')') : NULL;
+    return state != NULL && strncmp(state, ") Z", 3) == 0;
+}
+
 /* Was it left by a process that has ended? */
 static bool is_left(const char *path, long process)
 {
     struct stat info;
     /* an entry with our own number may come from an earlier process; in a container we may always
      * be the first */
-    if (process != getpid() && (kill((pid_t)process, 0) == 0 || errno != ESRCH))
+    if (process != getpid() && !has_ended(process))
         return false;
     if (lstat(path, &info) != 0 || info.st_uid != geteuid() ||
         !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))

@@ -12,8 +12,8 @@ int tdm_temporary_file(const char *target, char **name, int *fd);
 int tdm_temporary_directory(const char *target, char **name, int *fd);
 
 /* Calls `remove` for every file or directory "TARGET.tmpPID-N", and for those with `suffix` after
- * that name (NULL: none), if this user owns it and nobody writes it: no process has that number,
- * and it is not locked. If that cannot be determined, it stays. Links are not followed. */
+ * that name (NULL: none), if this user owns it and nobody writes it: the process of that number has
+ * ended, and it is not locked. If that cannot be determined, it stays. Links are not followed. */
 void tdm_temporary_sweep(const char *target, const char *suffix,
                          void (*remove)(void *self, const char *path), void *self);
 

@@ -137,7 +137,7 @@ static enum tdm_status load_model(const struct table *table, struct tdm_model **
     if (status != TDM_OK || (!cut && !said))
         return status;
     struct tdm_model *whole = *model;
-    json_t *config = json_deep_copy(whole->config);
+    json_t *config = tdm_json_copy(whole->config);
     if (cut) {
         tdm_json_set(&config, "num_hidden_layers", json_integer(atoll(layers)));
         json_object_del(config, "layer_types");

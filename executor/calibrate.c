@@ -161,7 +161,7 @@ static void keep_links(const struct tdm_machine *base, json_t **description)
     for (size_t i = 0; i < sizeof(kept_keys) / sizeof(kept_keys[0]); i++) {
         json_t *value = json_object_get(base->description, kept_keys[i]);
         if (value != NULL)
-            tdm_json_set(description, kept_keys[i], json_deep_copy(value));
+            tdm_json_set(description, kept_keys[i], tdm_json_copy(value));
     }
 }
 
@@ -306,7 +306,7 @@ static void set_rates(const struct tdm_calibration *calibration, json_t **descri
         const char *key = tdm_rate_key(kept_shares[i]);
         json_t *kept = json_object_get(json_object_get(*description, "rates"), key);
         if (kept != NULL)
-            tdm_json_set(&rates, key, json_deep_copy(kept));
+            tdm_json_set(&rates, key, tdm_json_copy(kept));
     }
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (known[i])
@@ -328,7 +328,7 @@ static void set_rates(const struct tdm_calibration *calibration, json_t **descri
 static json_t *describe_measured(const struct tdm_calibration *calibration)
 {
     char source[128];
-    json_t *description = json_deep_copy(calibration->machine);
+    json_t *description = tdm_json_copy(calibration->machine);
     json_t *provenance = json_object_get(description, "provenance");
     snprintf(source, sizeof(source), "measured by tidemark calibrate, %s",
              json_string_value(json_object_get(provenance, "date")));

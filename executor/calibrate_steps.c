@@ -55,7 +55,7 @@ enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibratio
     enum tdm_status status = tdm_model_load(shape->model, &shipped, err);
     if (status != TDM_OK)
         return status;
-    json_t *config = json_deep_copy(shipped->config);
+    json_t *config = tdm_json_copy(shipped->config);
     tdm_model_free(shipped);
     tdm_json_set(&config, "num_hidden_layers", json_integer(shape->layers));
     tdm_json_set(&config, "vocab_size", json_integer(shape->vocabulary));

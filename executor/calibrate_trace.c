@@ -162,9 +162,9 @@ static json_t *describe_corrected(const struct correction *c)
     char date[32], source[128];
     time_t now = time(NULL);
     struct tm utc;
-    json_t *description = json_deep_copy(c->machine->description);
-    json_t *rates = json_deep_copy(json_object_get(c->machine->description, "rates"));
-    json_t *provenance = json_deep_copy(json_object_get(c->machine->description, "provenance"));
+    json_t *description = tdm_json_copy(c->machine->description);
+    json_t *rates = tdm_json_copy(json_object_get(c->machine->description, "rates"));
+    json_t *provenance = tdm_json_copy(json_object_get(c->machine->description, "provenance"));
     memcpy(tables, c->machine->table, sizeof(tables));
     tdm_rate_fit_tables(c->fit, true, tables, known);
     for (unsigned i = 0; i < TDM_RATES; i++)

@@ -29,7 +29,7 @@
 /* The digest of a note without the digest that it holds itself. NULL if memory ran out. */
 static const char *digest_of(json_t *note, char out[TDM_DIGEST_SIZE])
 {
-    json_t *rest = json_copy(note);
+    json_t *rest = tdm_json_copy(note);
     (void)json_object_del(rest, "digest"); /* if it has one */
     char *text = rest == NULL ? NULL : tdm_json_canonical(rest);
     const char *digest = text == NULL ? NULL : tdm_digest_text(text, out);

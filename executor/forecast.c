@@ -183,9 +183,10 @@ enum tdm_status tdm_forecast_team(const struct tdm_program *program, bool for_tr
                                    &simulation, err);
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++)
         status = finish(forecasts[rank], simulation.step_seconds, err);
-    if (status != TDM_OK)
-        while (made-- > 0)
-            tdm_forecast_free(forecasts[made]);
+    while (status != TDM_OK && made-- > 0) {
+        tdm_forecast_free(forecasts[made]);
+        forecasts[made] = NULL;
+    }
     return status;
 }
 

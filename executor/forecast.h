@@ -65,7 +65,8 @@ enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_f
 void tdm_forecast_free(struct tdm_forecast *forecast);
 
 /* The forecasts of all ranks of a program with several, with their waits for each other, into
- * `forecasts` [program->ranks]. The caller owns them. */
+ * `forecasts` [program->ranks], which must hold NULL. The caller owns them; after a failure there
+ * are none, and all are NULL. */
 enum tdm_status tdm_forecast_team(const struct tdm_program *program, bool for_trace,
                                   struct tdm_forecast **forecasts, struct tdm_error *err);
 

@@ -59,7 +59,7 @@ static void assume(struct completion *completion, json_t **object, const char *p
     char *missing = completion->machine->missing;
     const json_t *value = json_object_get(base, key);
     snprintf(name, sizeof(name), "%s%s", prefix, key);
-    tdm_json_set(object, key, value != NULL ? json_deep_copy(value) : json_real(otherwise));
+    tdm_json_set(object, key, value != NULL ? tdm_json_copy(value) : json_real(otherwise));
     tdm_json_add(&completion->assumed, json_string(name));
     size_t used = strlen(missing);
     snprintf(missing + used, sizeof(completion->machine->missing) - used, "%s%s",
@@ -144,9 +144,9 @@ enum tdm_status tdm_machine_complete(const char *file, json_t *description,
     }
     completion.base = base;
     const json_t *assumed = json_object_get(description, "assumed");
-    completion.description = json_deep_copy(description);
-    completion.rates = json_deep_copy(json_object_get(description, "rates"));
-    completion.assumed = json_is_array(assumed) ? json_deep_copy(assumed) : json_array();
+    completion.description = tdm_json_copy(description);
+    completion.rates = tdm_json_copy(json_object_get(description, "rates"));
+    completion.assumed = json_is_array(assumed) ? tdm_json_copy(assumed) : json_array();
     fill(&completion);
     json_decref(base);
     if (completion.description == NULL)

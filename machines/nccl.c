@@ -67,7 +67,7 @@ enum tdm_status tdm_machine_join(const struct tdm_joined *joined, struct tdm_mac
         return tdm_hint(err, "measure it, and add it to the machine's description, or plan for "
                              "ranks that read each other's memory (--transport shared)");
     }
-    json_t *description = json_deep_copy(alone->description);
+    json_t *description = tdm_json_copy(alone->description);
     if (joined->channels != 0) {
         const uint64_t peers = joined->ranks_per_node - 1 + (over_network ? 1 : 0);
         const uint64_t channels =

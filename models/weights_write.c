@@ -148,15 +148,10 @@ static json_t *make_config(const struct tdm_weights_target *target)
     const char *dtype = target->dtype == TDM_DTYPE_FP32   ? "float32"
                         : target->dtype == TDM_DTYPE_BF16 ? "bfloat16"
                                                           : "float16";
-    json_t *config = json_deep_copy(target->model->config);
-    /* if memory ran out during the copy, the copy lacks something */
-    bool whole = json_equal(config, target->model->config) != 0;
+    json_t *config = tdm_json_copy(target->model->config);
     (void)json_object_del(config, "dtype"); /* if it has one */
-    whole = json_object_set_new(config, "torch_dtype", json_string(dtype)) == 0 && whole;
-    if (whole)
-        return config;
-    json_decref(config);
-    return NULL;
+    tdm_json_set(&config, "torch_dtype", json_string(dtype));
+    return config;
 }
 
 /* Notes a small file that was written. False if memory ran out. */

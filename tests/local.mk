@@ -43,11 +43,13 @@ script_tests += \
 # Preloaded into programs by scripts.
 preloaded = tests/support/fail_allocation.so tests/support/fast_clock.so
 check_DATA = $(preloaded) tests/support/fake_nccl.so
+tests/support/fail_allocation.so: tests/support/told_stack.h
 $(preloaded): %.so: %.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
 # Runs programs, one of whose system calls fails, or records what they write.
 run_by_scripts = tests/support/fail_calls tests/support/replay_crashes
-tests_support_fail_calls_SOURCES = tests/support/fail_calls.c tests/support/recorded_call.h
+tests_support_fail_calls_SOURCES = tests/support/fail_calls.c tests/support/recorded_call.h \
+	tests/support/told_stack.h
 tests_support_fail_calls_LDADD =
 tests_support_replay_crashes_SOURCES = tests/support/replay_crashes.c tests/support/recorded_call.h
 tests_support_replay_crashes_LDADD =
@@ -95,6 +97,7 @@ tests_executor_property_ranks_SOURCES = tests/executor/property_ranks.c $(hinder
 cmocka_tests += tests/base/unit_meeting tests/executor/unit_team
 tests_executor_unit_team_SOURCES = tests/executor/unit_team.c $(hindered) \
 	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
+tests_executor_unit_team_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=pthread_create
 
 # Ranks that NCCL joins, without a GPU.
 cmocka_tests += tests/executor/unit_nccl

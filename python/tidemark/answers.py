@@ -3,7 +3,6 @@
 
 import ctypes
 import json
-import os
 
 from tidemark import library
 
@@ -37,10 +36,6 @@ def _answer(function, *arguments):
         lib.tidemark_answer_free(handle)
 
 
-def _bytes(text):
-    return os.fsencode(text) if isinstance(text, (str, os.PathLike)) else str(text).encode()
-
-
 def _words(options):
     """Options of the command line: chunk_tokens=4 is --chunk-tokens 4, True is an option without a value, a list is one
     that is repeated, and of a dict each pair is KEY=VALUE."""
@@ -50,12 +45,12 @@ def _words(options):
         if value is None or value is False:
             continue
         if value is True:
-            words.append(word.encode())
+            words.append(library.text(word))
             continue
         if isinstance(value, dict):
             value = ["%s=%s" % (key, _plain(one)) for key, one in value.items()]
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            words += [word.encode(), _bytes(one)]
+            words += [library.text(word), library.text(one)]
     return (ctypes.c_char_p * (len(words) + 1))(*words, None)
 
 
@@ -70,13 +65,13 @@ def version():
 
 def models(model=None):
     """A list of the shipped models, or one with its tensors: a name, the path of a config.json or its folder."""
-    answer = _answer("tidemark_models", None if model is None else _bytes(model))
+    answer = _answer("tidemark_models", None if model is None else library.text(model))
     return answer["models"] if model is None else answer
 
 
 def machines(machine=None):
     """A list of the shipped machines, or one with its rates: a name, a file, or "local"."""
-    answer = _answer("tidemark_machines", None if machine is None else _bytes(machine))
+    answer = _answer("tidemark_machines", None if machine is None else library.text(machine))
     return answer["machines"] if machine is None else answer
 
 
@@ -86,7 +81,7 @@ def plan(model, **options):
     Options are those of the command, as context="64K", memory="24G", set={"chunk": "4K"}; output="plan.json" writes the
     schedule for `tidemark run`. If nothing fits, "fits" is False, and "message" and "hint" say what would.
     """
-    return _answer("tidemark_plan", _bytes(model), _words(options))
+    return _answer("tidemark_plan", library.text(model), _words(options))
 
 
 def predict(model, **options):
@@ -95,4 +90,4 @@ def predict(model, **options):
     Options are those of the command, as context="16K", method="fsdp", gpus=2, machine="4090", set={"lora_rank": 16}. If
     it does not fit, "fits" is False, and "message" and "remedies" say what would help.
     """
-    return _answer("tidemark_predict", _bytes(model), _words(options))
+    return _answer("tidemark_predict", library.text(model), _words(options))

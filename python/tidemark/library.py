@@ -3,6 +3,7 @@
 
 import ctypes
 import functools
+import operator
 import os
 import sys
 
@@ -45,6 +46,22 @@ _FUNCTIONS = {
     "tidemark_table_texts": (ctypes.POINTER(_text), [_handle, _number]),
     "tidemark_table_free": (None, [_handle]),
 }
+
+
+def text(value):
+    """Bytes for C: a text that would end at a zero byte is refused."""
+    words = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
+    if b"\0" in words:
+        raise ValueError("a text has a zero byte: %r" % (value,))
+    return words
+
+
+def number(name, value, kind):
+    """A whole number, numpy's too, which C has as `kind`: one that it would cut is refused."""
+    value = operator.index(value)
+    if kind(value).value != value:
+        raise ValueError("%s is out of range: %d" % (name, value))
+    return value
 
 
 def _places():

@@ -42,7 +42,7 @@ class Trace:
         self._library = library.load()
         handle = ctypes.c_void_p()
         error = library.ErrorStruct()
-        if self._library.tidemark_trace_open(os.fsencode(path), ctypes.byref(handle), ctypes.byref(error)):
+        if self._library.tidemark_trace_open(library.text(os.fspath(path)), ctypes.byref(handle), ctypes.byref(error)):
             raise_error(error)
         self._handle = handle
 
@@ -78,8 +78,11 @@ class Trace:
         lib = self._library
         table = ctypes.c_void_p()
         error = library.ErrorStruct()
+        program = library.number("program", program, ctypes.c_int64)
+        step = library.number("step", step, ctypes.c_int64)
+        rank = library.number("rank", rank, ctypes.c_uint32)
         if lib.tidemark_trace_read(
-            self._handle, name.encode(), program, step, rank, ctypes.byref(table), ctypes.byref(error)
+            self._handle, library.text(name), program, step, rank, ctypes.byref(table), ctypes.byref(error)
         ):
             raise_error(error)
         try:

@@ -194,10 +194,31 @@ static void builders_note_what_is_missing(void **state)
     assert_int_equal(tdm_json_write(stdout, true, NULL, &err), TDM_NO_MEMORY);
 }
 
+static void copies_are_whole(void **state)
+{
+    (void)state;
+    fail_at(0);
+    json_t *value = json_pack("{s:i, s:[i, {s:s, s:f}], s:n}", "a", 1, "list", 2, "name", "x",
+                              "real", 0.1, "none");
+    fail_at(0);
+    json_t *copy = tdm_json_copy(value);
+    const size_t count = allocations;
+    assert_true(count > 8 && json_equal(copy, value));
+    json_decref(copy);
+    assert_null(tdm_json_copy(NULL));
+    for (size_t n = 1; n <= count; n++) {
+        fail_at(n);
+        assert_null(tdm_json_copy(value));
+    }
+    fail_at(0);
+    json_decref(value);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(builders_note_what_is_missing),
+        cmocka_unit_test(copies_are_whole),
         cmocka_unit_test(plans_are_whole),
         cmocka_unit_test(other_answers_are_whole),
     };

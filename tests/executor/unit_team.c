@@ -3,6 +3,7 @@
  * any op of any rank, which ends the step of all. */
 #include "executor/arenas.h"
 #include "executor/backends.h"
+#include "executor/forecast.h"
 #include "executor/state.h"
 #include "executor/team_walk.h"
 #include "ops/team.h"
@@ -17,6 +18,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -349,12 +351,49 @@ static void all_ranks_stop(void **state)
     assert_true(teams >= 5);
 }
 
+static bool threads_are_refused;
+
+/* With -Wl,--wrap the linker sends every call from our objects here. */
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *self);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *self);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *self)
+{
+    return threads_are_refused ? EAGAIN : __real_pthread_create(thread, attributes, start, self);
+}
+
+/* Ranks that cannot be simulated leave no forecasts, of which a run would free parts again. */
+static void a_simulation_fails(void **state)
+{
+    (void)state;
+    const struct tdm_hindrance none = {.fails = TDM_NONE};
+    uint64_t seed = BASE_SEED;
+    struct trial t;
+    struct tdm_forecast *forecasts[4] = {NULL};
+    struct tdm_error err = {0};
+    for (open_trial(seed, tdm_hindered(&none), &t); t.program->ranks < 3;
+         open_trial(++seed, tdm_hindered(&none), &t))
+        close_trial(&t);
+    threads_are_refused = true;
+    assert_int_equal(tdm_forecast_team(t.program, true, forecasts, &err), TDM_NO_MEMORY);
+    threads_are_refused = false;
+    assert_string_equal(err.message, "no thread to simulate rank 1");
+    for (uint32_t i = 0; i < 4; i++)
+        assert_null(forecasts[i]);
+    must(tdm_forecast_team(t.program, true, forecasts, &err), &err);
+    for (uint32_t i = 0; i < 4; i++)
+        tdm_forecast_free(forecasts[i]);
+    close_trial(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_show_ops), cmocka_unit_test(a_failure_ends_the_step),
-        cmocka_unit_test(a_rank_is_lost), cmocka_unit_test(a_rank_is_short_of_memory),
-        cmocka_unit_test(all_ranks_stop),
+        cmocka_unit_test(ranks_show_ops),     cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(a_rank_is_lost),     cmocka_unit_test(a_rank_is_short_of_memory),
+        cmocka_unit_test(a_simulation_fails), cmocka_unit_test(all_ranks_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

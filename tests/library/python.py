@@ -41,6 +41,11 @@ def answers(tidemark):
         assert error.status == 1 and "--contex-t" in error.message, error
     else:
         raise AssertionError("a wrong option was taken")
+    try:
+        tidemark.models("byte-1m\0x")
+    except ValueError:
+        return
+    raise AssertionError("a name was cut at a zero byte")
 
 
 def rows(text):
@@ -80,6 +85,14 @@ def tables(tidemark):
                 assert named in error.message, error.message
             else:
                 raise AssertionError(named + " does not exist and was read")
+        for words in ("ops", 0, 2**64 + 3), ("ops", 0, 3, 2**32), ("ops", 0, 3, -1), ("ops\0x",):
+            try:
+                trace.table(*words)
+            except ValueError:
+                continue
+            raise AssertionError("C takes %r for something else, and it was read" % (words,))
+        for step in every["steps"]["step"]:  # numpy's whole numbers, too
+            assert len(trace.table("ops", step=step)["op_number"]) == len(ops["op_number"])
     for columns in every.values():
         assert len({len(column) for column in columns.values()}) == 1
     assert list(every["run"]["backend"]) == ["cpu"] and list(every["programs"]["steps"]) == [3]

@@ -6,7 +6,11 @@
  *
  *   TDM_FAIL_CALL     open, read, write, full, fsync, close, rename, unlink, symlink, mkdir or mmap
  *   TDM_FAIL_NUMBER   which one fails, counted from 1
- *   TDM_FAIL_COUNTS   a file for a line "CALL NUMBER" for each kind of call: how many count
+ *   TDM_FAIL_STACK    a STACK: only its calls count
+ *   TDM_FAIL_STACKS   a file for a line "CALL STACK" for each call that counts, in their order.
+ *                     Calls of one stack have the same STACK, in other processes too. It takes
+ *                     fail_allocation.so in LD_PRELOAD; without it, and while signals are blocked,
+ *                     calls on the same path have the same STACK
  *   TDM_FAIL_PATH     a part of the path that a call must have to count; absent: any path, but no
  *                     call on stderr. Of mmap and brk all calls count that ask for memory
  *   TDM_FAIL_LOG      a file that gets a line if a call failed
@@ -22,6 +26,7 @@
  * does not let it be traced.
  */
 #include "tests/support/recorded_call.h"
+#include "tests/support/told_stack.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -175,6 +180,20 @@ static void read_path(pid_t thread, const struct user_regs_struct *regs, int dir
         snprintf(path, PATH_MAX, "%s", name);
 }
 
+/* The process of a thread. */
+static pid_t group_of(pid_t thread)
+{
+    char path[64], line[256];
+    pid_t group = thread;
+    snprintf(path, sizeof(path), "/proc/%d/status", thread);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+        (void)sscanf(line, "Tgid: %d", &group);
+    if (file != NULL)
+        fclose(file);
+    return group;
+}
+
 /* ---- threads ---- */
 
 struct thread {
@@ -187,6 +206,8 @@ struct thread {
     struct user_regs_struct regs; /* at its start */
     char path[PATH_MAX], other[PATH_MAX];
     uint64_t offset; /* of a write */
+    bool asked;      /* for the stack of a call that begins again */
+    uint64_t stack;  /* of the call */
     bool existed;    /* of an open: there was such a file */
 };
 
@@ -251,7 +272,8 @@ static enum act failing = ACTS + 1;
 static long number; /* calls until one fails */
 static const char *path_part, *log_path;
 static bool half_written, disk_is_full;
-static unsigned long counted[ACTS + 1];
+static FILE *stacks;
+static uint64_t chosen_stack; /* 0: any */
 
 static bool counts(const struct thread *thread, const struct call *call)
 {
@@ -283,15 +305,54 @@ static bool needs_space(const struct thread *thread, const struct call *call)
             !thread->existed);
 }
 
-static void write_counts(void)
+/* Has the thread a handler of TDM_TELL_STACK, and lets it run? */
+static bool tells_stacks(pid_t thread)
 {
-    const char *path = getenv("TDM_FAIL_COUNTS");
-    FILE *file = path == NULL ? NULL : fopen(path, "w");
-    counted[ACT_FULL] = counted[ACT_WRITE];
-    for (int act = 0; file != NULL && act <= ACTS; act++)
-        fprintf(file, "%s %lu\n", act_names[act], counted[act]);
+    char path[64], line[256];
+    unsigned long long blocked = ~0ULL, caught = 0;
+    snprintf(path, sizeof(path), "/proc/%d/status", thread);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        (void)sscanf(line, "SigBlk: %llx", &blocked);
+        (void)sscanf(line, "SigCgt: %llx", &caught);
+    }
     if (file != NULL)
         fclose(file);
+    return (caught & ~blocked) >> (TDM_TELL_STACK - 1) & 1;
+}
+
+/* Is the call of the kind that fails? */
+static bool is_due(const struct call *call)
+{
+    return call->act == (failing == ACT_FULL ? ACT_WRITE : failing);
+}
+
+/* Takes the stack of a call and lists it, where it is needed. False: the call is skipped, and made
+ * again once its stack is told. */
+static bool take_stack(struct thread *thread, const struct call *call)
+{
+    bool needed = stacks != NULL || (chosen_stack != 0 && is_due(call));
+    if (!needed || thread->loading || !counts(thread, call))
+        return true;
+    if (!thread->asked && tells_stacks(thread->id)) {
+        struct user_regs_struct regs = thread->regs;
+        regs.rax = regs.orig_rax;
+        regs.orig_rax = (unsigned long long)-1; /* no call */
+        thread->asked = true;
+        ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
+        syscall(SYS_tgkill, group_of(thread->id), thread->id, TDM_TELL_STACK);
+        return false;
+    }
+    if (!thread->asked) {
+        thread->stack = 14695981039346656037u;
+        for (const char *at = thread->path; *at != '\0'; at++)
+            thread->stack = (thread->stack ^ (unsigned char)*at) * 1099511628211u;
+    }
+    thread->asked = false;
+    for (int act = 0; stacks != NULL && act <= ACTS; act++)
+        if (act == (int)call->act || (act == ACT_FULL && call->act == ACT_WRITE))
+            fprintf(stacks, "%s %016llx\n", act_names[act], (unsigned long long)thread->stack);
+    return true;
 }
 
 /* With what the call is to fail; 0: it does not. May shorten a write. */
@@ -299,15 +360,13 @@ static int failure(struct thread *thread, const struct call *call)
 {
     if (thread->loading || !counts(thread, call))
         return 0;
-    counted[call->act]++;
     if (disk_is_full && needs_space(thread, call))
         return ENOSPC;
     if (half_written && call->act == ACT_WRITE) {
         half_written = false;
         return ENOSPC;
     }
-    bool due = failing == ACT_FULL ? call->act == ACT_WRITE : call->act == failing;
-    if (!due || --number != 0)
+    if (!is_due(call) || (chosen_stack != 0 && thread->stack != chosen_stack) || --number != 0)
         return 0;
     note(thread);
     if (call->act != ACT_WRITE)
@@ -450,6 +509,8 @@ static int enter(struct thread *thread)
 {
     if (ptrace(PTRACE_GETREGS, thread->id, 0, &thread->regs) != 0)
         return PTRACE_CONT;
+    if (thread->regs.orig_rax == TDM_TOLD_STACK)
+        thread->stack = thread->regs.rdi;
     const struct call *call = call_of(&thread->regs);
     if (call == NULL)
         return PTRACE_CONT;
@@ -468,6 +529,8 @@ static int enter(struct thread *thread)
     const bool at_position = is_recorded(thread->path) && call->number == SYS_write;
     thread->offset = at_position ? position_of(thread->id, (int)argument(&thread->regs, 0))
                                  : argument(&thread->regs, 3);
+    if (!take_stack(thread, call))
+        return PTRACE_CONT;
     thread->fails_with = failure(thread, call);
     if (thread->fails_with != 0 && call->number == SYS_brk) {
         struct user_regs_struct regs = thread->regs;
@@ -544,12 +607,12 @@ static int follow(pid_t child)
 /* Lets the calls of the table stop the process. */
 static void filter_calls(void)
 {
-    struct sock_filter code[2 * CALLS + 2] = {
+    struct sock_filter code[2 * CALLS + 4] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     unsigned short count = 1;
-    for (size_t i = 0; i < CALLS; i++) {
-        code[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
-                                                     (unsigned)calls[i].number, 0, 1);
+    for (size_t i = 0; i <= CALLS; i++) {
+        unsigned call = i < CALLS ? (unsigned)calls[i].number : TDM_TOLD_STACK;
+        code[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1);
         code[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE);
     }
     code[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -565,9 +628,13 @@ static void read_environment(void)
     path_part = getenv("TDM_FAIL_PATH");
     log_path = getenv("TDM_FAIL_LOG");
     number = text == NULL ? 0 : atol(text);
+    const char *stack = getenv("TDM_FAIL_STACK");
+    chosen_stack = stack == NULL ? 0 : strtoull(stack, NULL, 16);
     for (size_t i = 0; name != NULL && i < sizeof(act_names) / sizeof(act_names[0]); i++)
         if (strcmp(name, act_names[i]) == 0)
             failing = (enum act)i;
+    if (getenv("TDM_FAIL_STACKS") != NULL)
+        stacks = fopen(getenv("TDM_FAIL_STACKS"), "we");
     record_path = getenv("TDM_RECORD_PATH");
     if (record_path != NULL && getenv("TDM_RECORD") != NULL)
         record = fopen(getenv("TDM_RECORD"), "wb");
@@ -598,7 +665,8 @@ int main(int argc, char **argv)
     thread_of(child)->loading = true; /* until the program is executed */
     ptrace(PTRACE_CONT, child, 0, 0);
     int last = follow(child);
-    write_counts();
+    if (stacks != NULL && fclose(stacks) != 0)
+        return 99;
     if (record != NULL && fclose(record) != 0)
         return 99;
     return last;
