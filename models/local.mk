@@ -126,6 +126,10 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/pythia-410m.json \
 	models/configs/pythia-6.9b.json \
 	models/configs/pythia-70m.json \
+	models/configs/qwen-1.8b.json \
+	models/configs/qwen-14b.json \
+	models/configs/qwen-72b.json \
+	models/configs/qwen-7b.json \
 	models/configs/qwen1.5-14b.json \
 	models/configs/qwen1.5-7b.json \
 	models/configs/qwen1.5-moe-a2.7b.json \
