@@ -80,8 +80,8 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_DENSE},
     {"Cohere2ForCausalLM", "cohere2", 8192, 0, false, false, WINDOWS_FOURTH,
      PARTS_OF_COHERE | PART_ROPE_OF_WINDOWS, TDM_FAMILY_DENSE},
-    {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE, PARTS_OF_COHERE,
-     TDM_FAMILY_DENSE},
+    {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE,
+     PARTS_OF_COHERE | PART_USE_QK_NORM, TDM_FAMILY_DENSE},
     {"DeepseekV2ForCausalLM", "deepseek_v2", 2048, 0, false, false, WINDOWS_NONE,
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
@@ -761,8 +761,6 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
             tdm_json_number_or(reader, "attention_dropout", 0, 1, DROPOUT_DEFAULT);
     }
     model->sized_only |= model->dropout + model->attention_dropout + model->embedding_dropout > 0;
-    if ((parts & TDM_PART_MEAN_NORMS) != 0 && tdm_json_bool_or(reader, "use_qk_norm", false))
-        tdm_json_fail(reader, "use_qk_norm", "is true, which is not known");
     if (architecture->family == TDM_FAMILY_LLAMA4) {
         model->head_norms = tdm_json_bool_or(reader, "use_qk_norm", true);
         /* A number in the published configs, where it only counts whether it is 0. */

@@ -29,6 +29,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/codellama-34b.json \
 	models/configs/codellama-7b.json \
 	models/configs/codestral-22b.json \
+	models/configs/command-r-plus.json \
 	models/configs/command-r-v01.json \
 	models/configs/command-r7b.json \
 	models/configs/deepseek-coder-6.7b.json \

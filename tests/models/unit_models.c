@@ -83,6 +83,7 @@ static const struct {
     {"codellama-34b", UINT64_C(33743970304)},
     {"codellama-7b", UINT64_C(6738546688)},
     {"codestral-22b", UINT64_C(22247282688)},
+    {"command-r-plus", UINT64_C(103810674688)},
     {"command-r-v01", UINT64_C(34980831232)},
     {"command-r7b", UINT64_C(8028033024)},
     {"deepseek-coder-6.7b", UINT64_C(6740512768)},
