@@ -341,8 +341,8 @@ static void lay_out_unit(struct tdm_model *model, uint32_t number, uint32_t *nex
         tensor->columns = side_length(model, shapes[role].columns);
         if (model->labels > 0 && role == TDM_ROLE_HEAD)
             tensor->rows = model->labels;
-        const bool wide_qk_norm =
-            model->whole_qk_norm || (model->parts & TDM_PART_MEAN_NORMS) != 0; /* Cohere: by heads */
+        const bool wide_qk_norm = model->whole_qk_norm ||
+                                  (model->parts & TDM_PART_MEAN_NORMS) != 0; /* Cohere: by heads */
         if (wide_qk_norm && (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
             tensor->columns = side_length(model, role == TDM_ROLE_Q_NORM ? SIDE_QUERY : SIDE_KV);
         tensor->elements = tdm_size_mul(tensor->rows, tensor->columns);
