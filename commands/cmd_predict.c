@@ -325,7 +325,7 @@ static enum tdm_status refuse_own(const struct tdm_predict_request *r, struct td
     enum tdm_status status = tdm_own_fail(own, miss, err);
     if (status != TDM_INFEASIBLE)
         return status;
-    tdm_own_remedies(miss,
+    tdm_own_remedies(miss, a->settings.torch.ranks,
                      (uint64_t)((double)a->machine->topology.places[TDM_DEVICE].capacity_bytes *
                                 (1 - r->margin)),
                      &a->remedies);
@@ -346,8 +346,9 @@ static enum tdm_status find_own(const struct tdm_predict_request *r, struct tdm_
         tdm_fail(err, TDM_USAGE, "predict: -o draws predictions of other systems only");
         return tdm_hint(err, "tidemark plan -o plan.json, and tidemark plot plan.json, draw it");
     }
-    const struct tdm_own_words words =
+    struct tdm_own_words words =
         tdm_own_words(&a->settings, &a->choices, r->model, r->machine, a->machine, r->margin);
+    words.brief = words.ranks > 1 && !r->verbose; /* of several the whole search takes a minute */
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, progress, "looking for the fastest schedule that fits");
     enum tdm_status status = tdm_own_find(&words, false, own, err);
@@ -647,7 +648,8 @@ static const struct tdm_option options[] = {
      .type = TDM_OPTION_FLAG,
      .place = PLACE(verbose),
      .help = "all that is assumed; and where it does not fit, a longer search for what would help",
-     .details = "What would make it fit is then looked for until all was looked at."},
+     .details = "What would make it fit is then looked for until all was looked at, and the method "
+                "tidemark searches as long as plan."},
     {.as = &tdm_option_json,
      .place = PLACE(as_json),
      .help = "one JSON object on stdout, also when it does not fit",
@@ -676,7 +678,8 @@ const struct tdm_command tdm_cmd_predict = {
              "takes back what the hint says, and settings as users of the systems write them: "
              "\"gradient_checkpointing: true\", or several options in one string, "
              "\"--recompute-granularity full --sequence-parallel\". The method tidemark is the "
-             "schedule that plan finds; --set takes the knobs of plan too.\n"
+             "schedule that plan finds, or on several GPUs one that is searched for less long, "
+             "unless --verbose is given; --set takes the knobs of plan too.\n"
              "\n"
              "Examples:\n"
              "  tidemark predict qwen2.5-7b --context 8K\n"

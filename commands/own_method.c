@@ -60,10 +60,10 @@ static void list_way(const struct tdm_shortage_way *way, struct tdm_remedy *reme
         list_change(way->changes[c].key, way->changes[c].value, remedy);
 }
 
-void tdm_own_remedies(const struct tdm_own_miss *miss, uint64_t most_bytes,
+void tdm_own_remedies(const struct tdm_own_miss *miss, uint64_t gpus, uint64_t most_bytes,
                       struct tdm_remedies *out)
 {
-    *out = (struct tdm_remedies){.gpus = 1, .complete = true, .context_alone = true};
+    *out = (struct tdm_remedies){.gpus = gpus, .complete = true, .context_alone = true};
     for (size_t i = 0; i < miss->way_count; i++)
         if (strcmp(miss->ways[i].changes[0].key, "context") == 0)
             tdm_parse_tokens(miss->ways[i].changes[0].value, "context", &out->longest_tokens, NULL);

@@ -19,10 +19,10 @@ struct tdm_own_words tdm_own_words(const struct tdm_method_settings *settings,
                                    const char *name, const struct tdm_machine *machine,
                                    double margin);
 
-/* Remedies for a request that does not fit: at most three, those with the least effect first.
- * `most_bytes` is the device memory without the margin. Each remedy's peaks are the memory that is
- * enough. A shorter context is not in the list; it is returned in longest_tokens. */
-void tdm_own_remedies(const struct tdm_own_miss *miss, uint64_t most_bytes,
+/* Remedies for a request that does not fit `gpus` GPUs: at most three, those with the least effect
+ * first. `most_bytes` is the device memory without the margin. Each remedy's peaks are the memory
+ * that is enough. A shorter context is not in the list; it is returned in longest_tokens. */
+void tdm_own_remedies(const struct tdm_own_miss *miss, uint64_t gpus, uint64_t most_bytes,
                       struct tdm_remedies *out);
 
 #endif

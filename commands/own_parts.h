@@ -8,6 +8,7 @@
 
 struct tdm_own_schedule {
     struct tdm_objective_found found; /* its schedule is NULL if no request could be made */
+    bool brief;                       /* a brief search found it */
 };
 
 #endif

@@ -59,6 +59,9 @@ void tdm_own_table(FILE *out, const struct tdm_own_schedule *own)
     print_row(out, own->found.schedule->ranks > 1 ? "host memory of all" : "host memory", 2,
               step.host_bytes);
     fprintf(out, "%-24s %12s\n\n", "step", tdm_format_seconds(step.step_seconds, text));
+    if (own->brief)
+        fprintf(out, "%-10s %s\n", "note",
+                "a brief search: plan and --verbose search longer, and may find a faster step");
 }
 
 json_t *tdm_own_json(const struct tdm_own_schedule *own)
@@ -74,6 +77,7 @@ json_t *tdm_own_json(const struct tdm_own_schedule *own)
     tdm_json_set(&root, "steps", json_pack("[o]", first));
     tdm_json_set(&root, "fits", json_true());
     tdm_json_set(&root, "binding", json_null());
+    tdm_json_set(&root, "brief_search", json_boolean(own->brief));
     tdm_json_set(&root, "host_memory_bytes",
                  json_integer((json_int_t)own->found.schedule->host_memory_bytes));
     return root;

@@ -118,6 +118,7 @@ enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
     *own = calloc(1, sizeof(**own));
     if (*own == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
+    (*own)->brief = words->brief && !longest && objective == TDM_OBJECTIVE_TIME;
     status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective,
                   words->brief ? TDM_EFFORT_BRIEF : TDM_EFFORT_FULL, &(*own)->found, err);
     if (status != TDM_OK && status != TDM_INFEASIBLE) {

@@ -71,6 +71,8 @@ static enum tdm_status find_shortage(struct tdm_plan_result *result, FILE *progr
     tdm_ticker_begin(&ticker, progress, "looking for what would fit");
     enum tdm_status status =
         tdm_shortage_find(found->schedule, &found->pins, &result->shortage, err);
+    if (status == TDM_OK)
+        status = tdm_shortage_prove(found->schedule, &found->pins, &result->shortage, err);
     tdm_ticker_end(&ticker);
     result->has_shortage = status == TDM_OK;
     return status == TDM_OK ? tdm_shortage_fail(&result->shortage, found->schedule, err) : status;

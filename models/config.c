@@ -47,6 +47,7 @@ enum windows {
 #define PART_LFM2 OWN_PART(18)            /* names of its fields are its own */
 #define PART_TEXT_ALONE OWN_PART(19)      /* what it has beside the language model is not counted */
 #define PART_USE_QK_NORM OWN_PART(20)     /* use_qk_norm says whether heads are normed */
+#define PART_QWEN OWN_PART(21)            /* names of Qwen 1's fields */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -79,8 +80,8 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_DENSE},
     {"Cohere2ForCausalLM", "cohere2", 8192, 0, false, false, WINDOWS_FOURTH,
      PARTS_OF_COHERE | PART_ROPE_OF_WINDOWS, TDM_FAMILY_DENSE},
-    {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE, PARTS_OF_COHERE,
-     TDM_FAMILY_DENSE},
+    {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE,
+     PARTS_OF_COHERE | PART_USE_QK_NORM, TDM_FAMILY_DENSE},
     {"DeepseekV2ForCausalLM", "deepseek_v2", 2048, 0, false, false, WINDOWS_NONE,
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
@@ -163,6 +164,8 @@ static const struct architecture architectures[] = {
     {"Phi4MultimodalForCausalLM", "phi4_multimodal", 131072, 0, false, false, WINDOWS_SAID,
      TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | PART_TEXT_ALONE,
      TDM_FAMILY_DENSE},
+    {"QWenLMHeadModel", "qwen", 32768, 0, true, false, WINDOWS_NONE,
+     TDM_PART_JOINT_QKV | TDM_PART_WIDE_ROPE | TDM_PART_FLASH_ROPE | PART_QWEN, TDM_FAMILY_DENSE},
     {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, 0, TDM_FAMILY_DENSE},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", 32768, 0, true, false, WINDOWS_LATE,
      PART_VISION | PART_TEXT_ALONE, TDM_FAMILY_DENSE},
@@ -463,6 +466,9 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_bool_or(reader, biases[i], false))
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
+    if ((architecture->parts & PART_QWEN) != 0 && !tdm_json_bool_or(reader, "no_bias", true))
+        tdm_json_fail(reader, "no_bias",
+                      "is false, which is not supported; only q, k and v may have biases");
     if ((architecture->parts & TDM_PART_CUT_ROPE) == 0 &&
         tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
         tdm_json_fail(reader, "partial_rotary_factor",
@@ -520,6 +526,8 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
         model->head_dim = 2; /* until tdm_latent_read */
     } else if (tdm_json_has(reader, "head_dim")) {
         model->head_dim = dimension(reader, "head_dim");
+    } else if ((architecture->parts & PART_QWEN) != 0) {
+        model->head_dim = dimension(reader, "kv_channels");
     } else if (architecture->head_dim != 0) {
         model->head_dim = architecture->head_dim;
     } else if (model->hidden % model->query_heads != 0) {
@@ -753,8 +761,6 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
             tdm_json_number_or(reader, "attention_dropout", 0, 1, DROPOUT_DEFAULT);
     }
     model->sized_only |= model->dropout + model->attention_dropout + model->embedding_dropout > 0;
-    if ((parts & TDM_PART_MEAN_NORMS) != 0 && tdm_json_bool_or(reader, "use_qk_norm", false))
-        tdm_json_fail(reader, "use_qk_norm", "is true, which is not known");
     if (architecture->family == TDM_FAMILY_LLAMA4) {
         model->head_norms = tdm_json_bool_or(reader, "use_qk_norm", true);
         /* A number in the published configs, where it only counts whether it is 0. */
@@ -801,6 +807,8 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
             ? (uint32_t)tdm_json_count_or(reader, gpt2 ? "n_inner" : "ffn_hidden_size", 1,
                                           TDM_DIMENSION_LIMIT, UINT64_C(4) * model->hidden)
             : dimension(reader, width_key(reader, architecture));
+    if ((architecture->parts & PART_QWEN) != 0)
+        model->intermediate /= 2; /* the field counts the gate too */
     model->layers = (uint32_t)(mixers_of(architecture) == TDM_MIXERS_NEMOTRON
                                    ? tdm_json_count_or(reader, "num_hidden_layers", 1,
                                                        TDM_LAYER_LIMIT, tdm_mixers_count(reader))
@@ -815,7 +823,9 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     read_heads(reader, architecture, model);
     model->max_context = tdm_json_count_or(reader, gpt2 ? "n_positions" : "max_position_embeddings",
                                            1, UINT64_C(1) << 40, architecture->max_context);
-    model->norm_epsilon = tdm_json_number_or(reader, "rms_norm_eps", 1e-30, 1, 1e-6);
+    model->norm_epsilon = tdm_json_number_or(
+        reader, (architecture->parts & PART_QWEN) != 0 ? "layer_norm_epsilon" : "rms_norm_eps",
+        1e-30, 1, 1e-6);
     model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
     model->tied =
         tdm_json_bool_or(reader, "tie_word_embeddings", (architecture->parts & PART_TIED) != 0);

@@ -29,6 +29,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/codellama-34b.json \
 	models/configs/codellama-7b.json \
 	models/configs/codestral-22b.json \
+	models/configs/command-r-plus.json \
 	models/configs/command-r-v01.json \
 	models/configs/command-r7b.json \
 	models/configs/deepseek-coder-6.7b.json \
@@ -126,6 +127,10 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/pythia-410m.json \
 	models/configs/pythia-6.9b.json \
 	models/configs/pythia-70m.json \
+	models/configs/qwen-1.8b.json \
+	models/configs/qwen-14b.json \
+	models/configs/qwen-72b.json \
+	models/configs/qwen-7b.json \
 	models/configs/qwen1.5-14b.json \
 	models/configs/qwen1.5-7b.json \
 	models/configs/qwen1.5-moe-a2.7b.json \

@@ -117,6 +117,7 @@ enum tdm_model_part {
     TDM_PART_NO_ANGLES = 1 << 27,       /* no layer is rotated, so no angles are made */
     TDM_PART_ONE_MIXER = 1 << 28,       /* a layer has one norm and one module: Nemotron-H */
     TDM_PART_FALCON_H1 = 1 << 29,       /* multipliers of its modules; attention beside Mamba-2 */
+    TDM_PART_FLASH_ROPE = 1 << 30, /* FlashAttention's kernel rotates q and k in fp32: Qwen 1 */
 };
 
 /* The role of a tensor in the model. Their order here is the order inside a unit. */

@@ -17,6 +17,8 @@ static const struct {
     const char *name, *shipped;
 } same[] = {
     {"alma-7b", "llama-2-7b"},
+    {"c4ai-command-r-plus", "command-r-plus"},
+    {"c4ai-command-r-plus-08", "command-r-plus"},
     {"c4ai-command-r-v01", "command-r-v01"},
     {"c4ai-command-r7b-12", "command-r7b"},
     {"c4ai-command-r7b-arabic-02", "command-r7b"},

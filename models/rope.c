@@ -147,7 +147,7 @@ enum tdm_status tdm_rope_read(struct tdm_json_reader *reader, struct tdm_model *
                              "stands beside \"rope_parameters\", which says the same in the new "
                              "spelling; remove one of them");
     /* The default of these architectures in transformers. */
-    rope.theta = read_theta(reader, 10000);
+    rope.theta = read_theta(reader, tdm_json_number_or(reader, "rotary_emb_base", 2, 1e18, 10000));
     if (is_new || is_old) {
         const char *key = is_new ? "rope_parameters" : "rope_scaling";
         struct tdm_json_reader inner = *reader;

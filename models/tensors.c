@@ -264,8 +264,9 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (delta && (role == TDM_ROLE_Q || role == TDM_ROLE_K || role == TDM_ROLE_V ||
                   role == TDM_ROLE_O || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
         return false;
+    const bool joint_qkv = (model->parts & TDM_PART_JOINT_QKV) != 0;
     if (role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS)
-        return model->layer_kinds[unit].qkv_bias;
+        return kind->qkv_bias && !joint_qkv;
     if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
         return model->layer_kinds[unit].qk_norm;
     const bool latent = model->latent.kv_rank > 0, experts = model->layer_kinds[unit].experts;
@@ -299,12 +300,11 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (role == TDM_ROLE_MLP_NORM && one_norm)
         return false;
     if (role == TDM_ROLE_QKV_BIAS)
-        return biases && (model->parts & TDM_PART_JOINT_QKV) != 0;
+        return joint_qkv && (biases || kind->qkv_bias);
     if (role == TDM_ROLE_O_BIAS || role == TDM_ROLE_UP_BIAS || role == TDM_ROLE_DOWN_BIAS)
         return biases;
     if (role == TDM_ROLE_GATE && (model->parts & TDM_PART_PLAIN_MLP) != 0)
         return false;
-    bool joint_qkv = model->parts & TDM_PART_JOINT_QKV;
     bool joint_gate_up = model->parts & TDM_PART_JOINT_GATE_UP;
     if (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM)
         return (model->parts & TDM_PART_NO_PRE_NORMS) == 0;
@@ -341,7 +341,9 @@ static void lay_out_unit(struct tdm_model *model, uint32_t number, uint32_t *nex
         tensor->columns = side_length(model, shapes[role].columns);
         if (model->labels > 0 && role == TDM_ROLE_HEAD)
             tensor->rows = model->labels;
-        if (model->whole_qk_norm && (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
+        const bool wide_qk_norm = model->whole_qk_norm ||
+                                  (model->parts & TDM_PART_MEAN_NORMS) != 0; /* Cohere: by heads */
+        if (wide_qk_norm && (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
             tensor->columns = side_length(model, role == TDM_ROLE_Q_NORM ? SIDE_QUERY : SIDE_KV);
         tensor->elements = tdm_size_mul(tensor->rows, tensor->columns);
         tensor->offset = unit->elements;

@@ -177,10 +177,6 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     if (status == TDM_OK && schedule->pass == TDM_TRAIN && !is_hopeless(schedule))
         status = try_streaming(schedule, pins, &shortage, err);
     shortage.binding = tdm_binding_of(needed[TDM_DEVICE], needed[far]);
-    if (status == TDM_OK && shortage.binding != TDM_BINDING_HOST)
-        status = prove(schedule, pins, TDM_DEVICE, &shortage, err);
-    if (status == TDM_OK && shortage.binding != TDM_BINDING_DEVICE)
-        status = prove(schedule, pins, far, &shortage, err);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
         /* find a sufficient pair: the minimum on the device, and what the host needs with it */
         schedule->host_memory_bytes = TDM_SIZE_MAX;
@@ -193,6 +189,17 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     schedule->host_memory_bytes = shortage.limit_bytes[far];
     if (status == TDM_OK)
         *out = shortage;
+    return status;
+}
+
+enum tdm_status tdm_shortage_prove(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                   struct tdm_shortage *shortage, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    if (shortage->binding != TDM_BINDING_HOST)
+        status = prove(schedule, pins, TDM_DEVICE, shortage, err);
+    if (status == TDM_OK && shortage->binding != TDM_BINDING_DEVICE)
+        status = prove(schedule, pins, schedule->machine->topology.far, shortage, err);
     return status;
 }
 

@@ -23,8 +23,8 @@ struct tdm_shortage {
     /* Used bytes with which it fits, with the other place's limit kept (binding both: the two
      * together); 0: no amount is enough. */
     uint64_t needed_bytes[TDM_MAX_PLACES];
-    /* Every schedule searched takes at least so much, with the other place's limit kept; 0: not
-     * known, or no more than the limit */
+    /* Every schedule searched takes at least so much, with the other place's limit kept; 0: no more
+     * than the limit, or not known, as before tdm_shortage_prove() */
     uint64_t proved_bytes[TDM_MAX_PLACES];
     uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not requested */
     bool has_optimizer;       /* running without an optimizer can help */
@@ -45,6 +45,11 @@ enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes);
  * nest changes. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *shortage, struct tdm_error *err);
+
+/* Sets proved_bytes of a shortage that tdm_shortage_find() found for the same schedule and pins.
+ * Linear programs prove it, which may take as long as all of that. Fails as the search does. */
+enum tdm_status tdm_shortage_prove(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                   struct tdm_shortage *shortage, struct tdm_error *err);
 
 /* By how much the limit of a place is too small; 0 if no amount is enough. */
 uint64_t tdm_shortage_missing(const struct tdm_shortage *shortage, enum tdm_place place);

@@ -104,6 +104,30 @@ static struct tdm_eager_value *rotate_halves(struct tdm_eager *m, struct tdm_eag
     return y;
 }
 
+static void flash_rotate_backward(struct tdm_eager *m, struct tdm_node *node,
+                                  struct tdm_eager_value *const *grads,
+                                  struct tdm_eager_value **results)
+{
+    (void)node;
+    results[0] = tdm_value_like(m, grads[0]);
+}
+
+/* Qwen 1: one kernel of FlashAttention's (layers/rotary.py) on heads in fp32, which saves the
+ * angles alone. Takes x. */
+static struct tdm_eager_value *rotate_flash(struct tdm_eager *m, struct tdm_eager_value *x,
+                                            struct tdm_eager_value *cosine,
+                                            struct tdm_eager_value *sine)
+{
+    static const struct tdm_eager_op op = {"ApplyRotaryEmbBackward", false, flash_rotate_backward};
+    const uint16_t bytes = x->element_bytes;
+    x = tdm_replace(m, x, tdm_cast(m, x, FP32));
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, cosine);
+    tdm_node_save(m, node, sine);
+    x = tdm_replace(m, x, tdm_node_finish(m, node, tdm_value_like(m, x)));
+    return tdm_replace(m, x, tdm_cast(m, x, bytes));
+}
+
 /* Llama 4's norm of a head: no weight. Takes x. */
 static struct tdm_eager_value *head_norm(struct tdm_eager *m, struct tdm_eager_value *x)
 {
@@ -179,6 +203,11 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     if (tdm_torch_has_liger_rope(t->config) && fused) {
         tdm_liger_rotate(m, &qkv[0], &qkv[1], local ? t->window_cosine : t->cosine,
                          local ? t->window_sine : t->sine);
+        return;
+    }
+    if ((t->config->parts & TDM_PART_FLASH_ROPE) != 0) {
+        for (unsigned i = 0; i < 2; i++)
+            qkv[i] = rotate_flash(m, qkv[i], t->cosine, t->sine);
         return;
     }
     struct tdm_eager_value *cosine = spread(m, t, local ? t->window_cosine : t->cosine);

@@ -367,6 +367,30 @@ static void what_cannot_be_is_refused(void **state)
     }
 }
 
+/* Qwen 1 has one product for q, k and v, so one adapter, whose input has R columns once; beside
+ * that qwen1.5-7b has the same shapes. Its v is a view of all three, so rotated q and k are kept
+ * beside those that were not. */
+static void joint_products_by_hand(void **state)
+{
+    static const char *const adapted[] = {"lora_rank=8", NULL}, *const whole[] = {
+                                                                    "optimizer=none", "logits=base",
+                                                                    "checkpointing=off",
+                                                                    "attention=sdpa-flash", NULL};
+    (void)state;
+    struct tdm_method_prediction joint = predict_of("qwen-7b", adapted),
+                                 apart = predict_of("qwen1.5-7b", adapted);
+    assert_int_equal(apart.parameters_bytes - joint.parameters_bytes,
+                     LAYERS * 2 * RANK * HIDDEN * 2);
+    uint64_t kept[2];
+    const char *const configs[] = {"qwen-7b", "qwen1.5-7b"};
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_method_prediction p = predict_of(configs[i], whole);
+        kept[i] = p.steps[1].torch.end_bytes[TDM_PHASE_FORWARD] - p.steps[1].torch.before_bytes;
+    }
+    const uint64_t more = LAYERS * TOKENS * 2 * HIDDEN * 2;
+    assert_true(kept[0] - kept[1] >= more && kept[0] - kept[1] < more + 4 * UNSPLIT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,7 +399,7 @@ int main(void)
         cmocka_unit_test(adafactor_by_hand),         cmocka_unit_test(inputs_of_8_bits_stay),
         cmocka_unit_test(multiplied_inputs_stay),    cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(prefixes_by_hand),          cmocka_unit_test(litgpt_by_hand),
-        cmocka_unit_test(denominators_by_hand),
+        cmocka_unit_test(denominators_by_hand),      cmocka_unit_test(joint_products_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,10 @@
 #include "methods/chunk/parts.h"
 #include "methods/eager/ops.h"
 #include "methods/eager/tiles.h"
+#include "methods/longest.h"
 #include "methods/prediction.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -287,6 +289,50 @@ static void chunks_that_are_not_run_are_one_value(void **state)
     assert_int_equal(rows_of("seco", 512 * K), 1);
 }
 
+/* ---- all methods ---- */
+
+#define MARGIN 0.03
+
+/* The work before remedies are looked for: of the step that was asked for, of its need, and of the
+ * longest context that fits. Ten million take a second of a core. Chunk by chunk a step is ten
+ * times as much. */
+static void work_of_refusals_is_bounded(void **state)
+{
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    unsigned refused = 0;
+    (void)state;
+    must(tdm_model_load("llama-3.1-8b", &model, &err), &err);
+    must(tdm_machine_load("rtx-4090", &machine, &err), &err);
+    for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++) {
+        struct tdm_method_settings settings = {
+            .torch = {.tokens = 512 * K, .batch = 1, .ranks = method->most_gpus == 1 ? 1 : 8}};
+        struct tdm_method_choices choices;
+        struct tdm_method_prediction p;
+        uint64_t tokens, work = 0;
+        if (method->system == NULL)
+            continue;
+        must(tdm_method_apply(method, NULL, 0, &settings, &choices, &err), &err);
+        if (tdm_method_check(model, &settings, NULL) != TDM_OK)
+            continue;
+        must(tdm_method_predict(model, machine, &settings, MARGIN, &p, &err), &err);
+        if (p.fits)
+            continue;
+        must(tdm_method_need(model, machine, &settings, &p, &err), &err);
+        must(tdm_method_longest_below(model, machine, &settings, MARGIN, &p, &tokens, &work, &err),
+             &err);
+        work += p.work;
+        const uint64_t most = method->system == &tdm_chunk_system ? 5000000 : 800000;
+        if (work > most)
+            fail_msg("%s: %" PRIu64 " of work before remedies", method->name, work);
+        refused++;
+    }
+    assert_true(refused >= 15);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +340,7 @@ int main(void)
         cmocka_unit_test(tiles_alike_are_counted),
         cmocka_unit_test(steps_of_tiles_are_the_same),
         cmocka_unit_test(chunks_that_are_not_run_are_one_value),
+        cmocka_unit_test(work_of_refusals_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
