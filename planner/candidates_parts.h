@@ -148,7 +148,8 @@ bool tdm_candidates_is_due(const struct tdm_candidates *run, uint32_t size);
 /* False if pins fix what rounding moves: then only recipes are candidates. */
 bool tdm_candidates_may_round(const struct tdm_candidates *run);
 
-/* Homes that must not move: pinned ones; all of them if updates run on the host. */
+/* Homes that must not move: pinned ones. If updates run on the host, all state of a layer moves with
+ * its weights, and that of embedding and head does not. */
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES]);
 

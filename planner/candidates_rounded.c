@@ -203,6 +203,7 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     const struct tdm_rounded *from = run->winner;
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
+    const bool on_host = tdm_is_far(space->bases[size].optimizer.on);
     bool fixed[TDM_STATES];
     if (!tdm_rounded_duplicate(space, from, rounded))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
@@ -211,8 +212,10 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     rounded->simulated = false;
     tdm_candidates_fixed_homes(run, size, fixed);
     for (int state = 0; state < TDM_STATES; state++)
-        if (fixed[state])
+        if (fixed[state] || on_host)
             rounded->homes[state] = space->bases[size].homes[state];
+    for (int state = 0; state <= TDM_STATE_MOMENTS && on_host && !fixed[TDM_STATE_WEIGHTS]; state++)
+        rounded->homes[state].device_layers = from->homes[state].device_layers;
     for (uint32_t g = 0; g < from->group_count; g++) {
         struct tdm_group *group = &rounded->groups[g];
         scale_split(&group->kept, &group->kept_from_chunk, chunks, to_chunks);

@@ -131,8 +131,12 @@ void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES])
 {
     bool host = tdm_is_far(run->space.bases[size].optimizer.on);
+    const bool *pinned = run->space.pins->has_home;
     for (int state = 0; state < TDM_STATES; state++)
-        fixed[state] = host || run->space.pins->has_home[state];
+        fixed[state] = host || pinned[state];
+    if (host) /* the others go with them */
+        fixed[TDM_STATE_WEIGHTS] = pinned[TDM_STATE_WEIGHTS] || pinned[TDM_STATE_MASTER] ||
+                                   pinned[TDM_STATE_MOMENTS];
 }
 
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
@@ -149,6 +153,7 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
     limits.fixed_rings = pins->has_rings;
     tdm_candidates_fixed_homes(run, size, limits.fixed_homes);
+    limits.tied = tdm_is_far(run->space.bases[size].optimizer.on);
     return limits;
 }
 

@@ -195,7 +195,7 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
         r->is_alike[layer] = same_cost(e, layer - 1, layer);
     ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
     ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
-    ok = (r->entries = calloc(2 * rows + ROWS + 4, sizeof(*r->entries))) != NULL && ok;
+    ok = (r->entries = calloc(3 * (2 * rows + ROWS) + 4, sizeof(*r->entries))) != NULL && ok;
     size_t all_rows = 3 * rows + ROWS;
     ok = (r->bounds = calloc(all_rows, sizeof(*r->bounds))) != NULL && ok;
     ok = (r->kept = calloc(TDM_MOST_PLAIN * (2 * rows + ROWS + 4), sizeof(*r->kept))) != NULL && ok;
@@ -346,8 +346,10 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     if (status != TDM_OK)
         return status;
     try_computing(r);
-    /* only the minimum of each phase remains: updates on the host take their time */
+    /* only the forward remains, and the updates on the host */
     price_computing(r, 0);
+    if (tdm_is_far(e->base->optimizer.on))
+        r->found[r->row[ROW_TAKEN]] = 1;
     tdm_relaxation_try(r, 0);
     *floor_seconds = r->bound_seconds;
     tdm_relaxation_free(r);

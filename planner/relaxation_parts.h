@@ -220,6 +220,8 @@ struct tdm_relaxation {
     double ring_mib[TDM_RINGS];  /* which the rows of the device count */
     bool is_tight;               /* has rows that only tightening needs */
     bool is_free[TDM_STATES];    /* homes are not fixed */
+    bool is_tied;                /* one column has all state of layers: others are updated there */
+    uint32_t base_layers;        /* at home on the device by the rows' constants */
     bool is_warm;                /* `found` has prices of a similar program */
     bool of_bytes;               /* minimises the bytes of a place, */
     enum tdm_place least;        /* this one. Then the bound is MiB */

@@ -37,6 +37,7 @@ struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
     bool fixed_homes[TDM_STATES], fixed_rings;
+    bool tied; /* updates run on the host: masters and moments of layers follow their weights */
     bool fixed_groups, no_structure, no_fine;
     bool doubtful; /* likely seconds do not decide which neighbours are measured */
     bool grid;     /* begins with homes from a grid */

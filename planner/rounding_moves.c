@@ -130,18 +130,26 @@ bool tdm_rounding_move_places(struct tdm_local_search *s, uint32_t from, uint32_
 
 /* ---- homes and rings ---- */
 
+void tdm_rounding_set_layers(struct tdm_local_search *s, int state, uint32_t device_layers)
+{
+    const uint32_t most = s->space->schedule->model->layers - s->limits->tied;
+    const int from = s->limits->tied ? 0 : state, to = s->limits->tied ? TDM_STATE_MOMENTS : state;
+    for (int moved_state = from; moved_state <= to; moved_state++)
+        s->point.homes[moved_state].device_layers = device_layers < most ? device_layers : most;
+}
+
 void tdm_rounding_fill(struct tdm_local_search *s, int state)
 {
-    uint32_t low = 0, high = s->space->schedule->model->layers;
+    uint32_t low = 0, high = s->space->schedule->model->layers - s->limits->tied;
     while (low < high) {
         uint32_t middle = high - (high - low) / 2;
-        s->point.homes[state].device_layers = middle;
+        tdm_rounding_set_layers(s, state, middle);
         if (tdm_rounding_fits(s))
             low = middle;
         else
             high = middle - 1;
     }
-    s->point.homes[state].device_layers = low;
+    tdm_rounding_set_layers(s, state, low);
 }
 
 uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots)
@@ -172,13 +180,15 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
     struct tdm_home *home = &s->point.homes[*state];
     if (s->limits->fixed_homes[*state])
         return false;
+    if (move >= STEPS && s->limits->tied)
+        return false;
     if (move >= STEPS) {
         enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
         *place = tdm_other_place(s->space->schedule, *place);
         return true;
     }
     const uint32_t before = home->device_layers;
-    home->device_layers = moved(before, steps[move], layers);
+    tdm_rounding_set_layers(s, *state, moved(before, steps[move], layers));
     return home->device_layers != before;
 }
 

@@ -47,8 +47,10 @@ static void put_states(struct tdm_local_search *s, enum tdm_place place)
 {
     const uint32_t layers = tdm_is_far(place) ? 0 : s->space->schedule->model->layers;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        if (!s->limits->fixed_homes[state])
+        if (!s->limits->fixed_homes[state] && !s->limits->tied)
             s->point.homes[state] = (struct tdm_home){layers, place, place};
+        else if (!s->limits->fixed_homes[state])
+            tdm_rounding_set_layers(s, state, layers);
 }
 
 /* Replaces the groups by at most `count` ones that are smaller from the bottom up: the top one has
@@ -122,6 +124,10 @@ static void start_homes(struct tdm_local_search *s)
     const uint32_t layers = s->space->schedule->model->layers;
     const enum tdm_place far_place = tdm_far_place(s->space->schedule);
     const bool *fixed = s->limits->fixed_homes;
+    if (s->limits->tied && !fixed[TDM_STATE_WEIGHTS]) {
+        tdm_rounding_fill(s, TDM_STATE_WEIGHTS);
+        tdm_rounding_decide_fit(s);
+    }
     if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
         return;
     for (unsigned start = 0; start < 32; start++)
