@@ -16,9 +16,9 @@ struct profile {
     const struct tdm_program *program;
     /* `input`: take all costs; otherwise those of the backward */
     enum tdm_set kept;
-    double *head;           /* [classes] */
-    uint64_t work;          /* live bytes of workspace on the device */
-    uint64_t resident_work; /* of these, during the whole step */
+    double *head;                /* [classes] */
+    uint64_t work;               /* live bytes of workspace on the device */
+    uint64_t resident_work;      /* of these, during the whole step */
     struct update_cost *updates; /* [units], of find_updates() */
 };
 
@@ -236,8 +236,8 @@ struct tdm_updates tdm_estimator_updates(const struct tdm_estimator *e, uint32_t
     if (e->far_updates == NULL)
         return e->updates;
     for (uint32_t unit = 0, far = 0; unit < base->model->unit_count; unit++) {
-        const uint32_t below = unit < e->layers ? tdm_home_far_below(&home, e->layers, unit + 1)
-                                                : far + 1;
+        const uint32_t below =
+            unit < e->layers ? tdm_home_far_below(&home, e->layers, unit + 1) : far + 1;
         const struct update_cost *cost = &(below > far ? e->far_updates : e->near_updates)[unit];
         sum.host_seconds += cost->host;
         sum.optimizer_seconds += cost->compute;
@@ -245,9 +245,9 @@ struct tdm_updates tdm_estimator_updates(const struct tdm_estimator *e, uint32_t
     }
     /* the embedding's gradient is sent and used while norms compute, of more layers in chunk-major
      * order; if updates are after the backward, also those of units on the device */
-    const double last = machine->copy_seconds + e->last_host_seconds +
-                        (double)e->gradient_bytes[embedding] /
-                            tdm_machine_link_rate(machine, TDM_LINK_D2H);
+    const double last =
+        machine->copy_seconds + e->last_host_seconds +
+        (double)e->gradient_bytes[embedding] / tdm_machine_link_rate(machine, TDM_LINK_D2H);
     for (int order = 0; order < TDM_ORDERS && e->last_host_seconds > 0; order++) {
         const bool norms = order == TDM_LAYER_MAJOR && (all || !tdm_updates_at_end(base));
         sum.tail_seconds[order] =

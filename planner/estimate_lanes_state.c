@@ -250,8 +250,8 @@ void tdm_lanes_update(struct lane_clocks *c, uint32_t unit)
     while (c->states_open && fetch_next_state(c))
         ;
     visit_layer(c, unit);
-    c->compute = later(c->compute, later(weights_ready(c), states_ready(c, unit))) +
-                 update_seconds(c, unit);
+    c->compute =
+        later(c->compute, later(weights_ready(c), states_ready(c, unit))) + update_seconds(c, unit);
     send_weights(c, unit);
     if (tdm_lanes_has_far_state(c, unit))
         send_states(c, unit, 1);

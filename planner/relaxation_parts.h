@@ -204,7 +204,7 @@ struct tdm_relaxation {
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
     /* numbers in `plain` of columns whose limits or costs change; 0: there is no such column */
-    uint32_t plain_slots, plain_home[TDM_STATES], plain_less[TDM_STATES];
+    uint32_t plain_slots, plain_tied, plain_home[TDM_STATES], plain_less[TDM_STATES];
     uint32_t plain_excess[TDM_MAX_PLACES];
     double excess_price;    /* per MiB */
     bool *allowed;          /* [layers * layers]: arcs */

@@ -675,6 +675,7 @@ static enum tdm_status add_tied(struct tdm_relaxation *r, uint32_t most, struct 
     tdm_column_put(&column, r->row[ROW_TAKEN], host);
     tdm_column_put(&column, r->row[ROW_COMPUTE], most > 0 ? -compute : 0);
     merge(&column);
+    r->plain_tied = r->plain_count;
     enum tdm_status status = tdm_column_add(&column, "tied", 0, most, 0, &number, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         r->home[state] = number;

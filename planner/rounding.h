@@ -62,6 +62,9 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
                           struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
+/* Puts all state of so many layers at home on the device. */
+void tdm_rounded_set_layers(struct tdm_rounded *rounded, uint32_t device_layers);
+
 /* Copies into a struct with its own groups array, which must be large enough. */
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);
 

@@ -132,10 +132,11 @@ bool tdm_rounding_move_places(struct tdm_local_search *s, uint32_t from, uint32_
 
 void tdm_rounding_set_layers(struct tdm_local_search *s, int state, uint32_t device_layers)
 {
-    const uint32_t most = s->space->schedule->model->layers - s->limits->tied;
-    const int from = s->limits->tied ? 0 : state, to = s->limits->tied ? TDM_STATE_MOMENTS : state;
-    for (int moved_state = from; moved_state <= to; moved_state++)
-        s->point.homes[moved_state].device_layers = device_layers < most ? device_layers : most;
+    const uint32_t layers = s->space->schedule->model->layers;
+    if (!s->limits->tied)
+        s->point.homes[state].device_layers = device_layers;
+    else
+        tdm_rounded_set_layers(&s->point, device_layers < layers ? device_layers : layers - 1);
 }
 
 void tdm_rounding_fill(struct tdm_local_search *s, int state)

@@ -143,8 +143,8 @@ static const bool *fixed_homes_of(const struct tdm_schedule *schedule)
 {
     static const bool free_homes[TDM_STATES] = {[TDM_STATE_GRADIENTS] = true};
     static const bool all[TDM_STATES] = {true, true, true, true};
-    return schedule->optimizer.on == TDM_HOST && schedule->homes[TDM_STATE_WEIGHTS].device_layers ==
-                                                     schedule->model->layers
+    return schedule->optimizer.on == TDM_HOST &&
+                   schedule->homes[TDM_STATE_WEIGHTS].device_layers == schedule->model->layers
                ? all
                : free_homes;
 }
@@ -219,8 +219,8 @@ static void test_bound(void **state)
                      seed, relaxed.bound_seconds, own.bound_seconds, s.step_seconds,
                      tdm_schedule_describe(schedule, text, sizeof(text)));
         double floor_seconds = -1;
-        must(tdm_relaxation_floor(estimator, schedule->order, s.used_peak_bytes, fixed_homes_of(schedule), NULL,
-                                  &floor_seconds, &err),
+        must(tdm_relaxation_floor(estimator, schedule->order, s.used_peak_bytes,
+                                  fixed_homes_of(schedule), NULL, &floor_seconds, &err),
              &err);
         if (!(floor_seconds > 0 && floor_seconds <= relaxed.bound_seconds * (1 + 1e-3) &&
               floor_seconds - richer_seconds <= s.step_seconds * (1 + 1e-9)))
@@ -230,8 +230,9 @@ static void test_bound(void **state)
         for (int place = 0; place < 2; place++) {
             const enum tdm_place of = place == 0 ? TDM_DEVICE : TDM_HOST;
             uint64_t bytes = 0;
-            must(tdm_relaxation_least(estimator, schedule->order, s.used_peak_bytes, fixed_homes_of(schedule),
-                                      NULL, of, TDM_SIZE_MAX, &bytes, &err),
+            must(tdm_relaxation_least(estimator, schedule->order, s.used_peak_bytes,
+                                      fixed_homes_of(schedule), NULL, of, TDM_SIZE_MAX, &bytes,
+                                      &err),
                  &err);
             if (bytes == 0 || bytes > s.used_peak_bytes[of])
                 fail_msg("TDM_SEED=%" PRIu64 ": at least %" PRIu64 " bytes, used %" PRIu64 ": %s",
@@ -474,8 +475,8 @@ static void test_bound_of_ranks(void **state)
         schedule->ranks = schedule->rings.gradients = 1;
         schedule->sliced_weights = false;
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
-        must(tdm_relaxation_new(estimator, schedule->order, bytes, fixed_homes_of(schedule), NULL, &relaxation,
-                                &err),
+        must(tdm_relaxation_new(estimator, schedule->order, bytes, fixed_homes_of(schedule), NULL,
+                                &relaxation, &err),
              &err);
         must(tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, &relaxed, &err), &err);
         const double bound = tdm_team_bound(
