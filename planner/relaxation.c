@@ -346,10 +346,8 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     if (status != TDM_OK)
         return status;
     try_computing(r);
-    /* only the forward remains, and the updates on the host */
+    /* only the minimum of each phase remains: updates on the host take their time */
     price_computing(r, 0);
-    if (tdm_is_far(e->base->optimizer.on))
-        r->found[r->row[ROW_TAKEN]] = 1;
     tdm_relaxation_try(r, 0);
     *floor_seconds = r->bound_seconds;
     tdm_relaxation_free(r);

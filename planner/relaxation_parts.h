@@ -222,9 +222,11 @@ struct tdm_relaxation {
     bool is_free[TDM_STATES];    /* homes are not fixed */
     bool is_tied;                /* one column has all state of layers: others are updated there */
     uint32_t base_layers;        /* at home on the device by the rows' constants */
-    bool is_warm;                /* `found` has prices of a similar program */
-    bool of_bytes;               /* minimises the bytes of a place, */
-    enum tdm_place least;        /* this one. Then the bound is MiB */
+    uint32_t most_tied;          /* layers in that column; each saves seconds of the host's lane */
+    double tied_host, tied_compute, least_host; /* and takes some of the other; least of all */
+    bool is_warm;                               /* `found` has prices of a similar program */
+    bool of_bytes;                              /* minimises the bytes of a place, */
+    enum tdm_place least;                       /* this one. Then the bound is MiB */
     double bound_seconds;
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on choices. */

@@ -88,6 +88,46 @@ bool tdm_relaxation_updates_in_backward(const struct tdm_estimator *e)
     return e->base->optimizer.kind != TDM_OPTIMIZER_NONE && !tdm_updates_at_end(e->base);
 }
 
+/* ---- layers with all state on the device ---- */
+
+/* The most layers whose states fit on the device, of those that leave one to the host. */
+static uint32_t most_tied(const struct tdm_relaxation *r, uint64_t device_bytes)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    uint64_t of_layer = 0, others[TDM_MAX_PLACES] = {0};
+    if (r->of_bytes && r->least == TDM_DEVICE)
+        return r->layers - 1;
+    tdm_estimator_add_states(e, others);
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
+        const uint64_t bytes = tdm_estimator_unit_bytes(e, (enum tdm_state)state, 0);
+        others[TDM_DEVICE] -= e->base->homes[state].device_layers * bytes;
+        of_layer += bytes;
+    }
+    others[TDM_DEVICE] += e->stateless_bytes[TDM_DEVICE];
+    return (uint32_t)smaller(tdm_size_left(device_bytes, others[TDM_DEVICE]) / of_layer,
+                             r->layers - 1);
+}
+
+/* Finds how many layers may have all state on the device, and what each does to the seconds of
+ * updates at least. */
+static void find_tied(struct tdm_relaxation *r, uint64_t device_bytes)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const enum tdm_order order = r->pricing.order;
+    const struct tdm_updates none = tdm_estimator_updates(e, r->base_layers);
+    r->most_tied = r->is_tied ? most_tied(r, device_bytes) : 0;
+    r->tied_host = 0;
+    r->tied_compute = r->most_tied > 0 ? TDM_NO_BOUND : 0;
+    for (uint32_t near = 1; near <= r->most_tied; near++) {
+        const struct tdm_updates some = tdm_estimator_updates(e, near);
+        const double compute = some.optimizer_seconds + some.tail_seconds[order] -
+                               none.optimizer_seconds - none.tail_seconds[order];
+        r->tied_host = fmax(r->tied_host, (none.host_seconds - some.host_seconds) / near);
+        r->tied_compute = fmin(r->tied_compute, compute / near);
+    }
+    r->least_host = fmax(none.host_seconds - r->most_tied * r->tied_host, 0);
+}
+
 /* ---- rows ---- */
 
 static enum tdm_status add_row(struct tdm_relaxation *r, const char *name, double least,
@@ -449,7 +489,8 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     }
     tdm_column_put(&backward, r->row[ROW_TAKEN], 1);
     if (status == TDM_OK)
-        status = tdm_column_add(&backward, "backward", 0, TDM_UNBOUNDED, cost, &number, err);
+        status =
+            tdm_column_add(&backward, "backward", r->least_host, TDM_UNBOUNDED, cost, &number, err);
     return status;
 }
 
@@ -634,49 +675,20 @@ static void merge(struct tdm_column *column)
         tdm_column_put(column, row, sums[row]);
 }
 
-/* The most layers whose states fit on the device, of those that leave one to the host. */
-static uint32_t most_tied(const struct tdm_relaxation *r, uint64_t device_bytes)
-{
-    const struct tdm_estimator *e = r->pricing.e;
-    uint64_t of_layer = 0, others[TDM_MAX_PLACES] = {0};
-    if (r->of_bytes && r->least == TDM_DEVICE)
-        return r->layers - 1;
-    tdm_estimator_add_states(e, others);
-    for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
-        const uint64_t bytes = tdm_estimator_unit_bytes(e, (enum tdm_state)state, 0);
-        others[TDM_DEVICE] -= e->base->homes[state].device_layers * bytes;
-        of_layer += bytes;
-    }
-    others[TDM_DEVICE] += e->stateless_bytes[TDM_DEVICE];
-    return (uint32_t)smaller(tdm_size_left(device_bytes, others[TDM_DEVICE]) / of_layer,
-                             r->layers - 1);
-}
-
 /* Adds the column of layers with all their state at home on the device, where they are then
  * updated, beside others that are updated on the host. At least one is: the ring of weights is
  * there as a whole. */
-static enum tdm_status add_tied(struct tdm_relaxation *r, uint32_t most, struct tdm_error *err)
+static enum tdm_status add_tied(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    const struct tdm_estimator *e = r->pricing.e;
-    const enum tdm_order order = r->pricing.order;
-    const struct tdm_updates none = tdm_estimator_updates(e, 0);
-    double host = 0, compute = TDM_NO_BOUND;
     struct tdm_column column = {r, 0};
     int number;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         put_home(&column, (enum tdm_state)state, 0);
-    for (uint32_t near = 1; near <= most; near++) {
-        const struct tdm_updates some = tdm_estimator_updates(e, near);
-        host = fmax(host, (none.host_seconds - some.host_seconds) / near);
-        compute = fmin(compute, (some.optimizer_seconds + some.tail_seconds[order] -
-                                 none.optimizer_seconds - none.tail_seconds[order]) /
-                                    near);
-    }
-    tdm_column_put(&column, r->row[ROW_TAKEN], host);
-    tdm_column_put(&column, r->row[ROW_COMPUTE], most > 0 ? -compute : 0);
+    tdm_column_put(&column, r->row[ROW_TAKEN], r->tied_host);
+    tdm_column_put(&column, r->row[ROW_COMPUTE], -r->tied_compute);
     merge(&column);
     r->plain_tied = r->plain_count;
-    enum tdm_status status = tdm_column_add(&column, "tied", 0, most, 0, &number, err);
+    enum tdm_status status = tdm_column_add(&column, "tied", 0, r->most_tied, 0, &number, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         r->home[state] = number;
     return status;
@@ -799,9 +811,8 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     return tdm_column_add(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
-static enum tdm_status add_columns(struct tdm_relaxation *r,
-                                   const uint64_t limit_bytes[TDM_MAX_PLACES],
-                                   const bool fixed_homes[TDM_STATES], struct tdm_error *err)
+static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
+                                   struct tdm_error *err)
 {
     enum tdm_status status = add_phases(r, err);
     if (status == TDM_OK)
@@ -822,7 +833,7 @@ static enum tdm_status add_columns(struct tdm_relaxation *r,
             status = add_share(r, (enum tdm_state)state, head, fixed, err);
     }
     if (status == TDM_OK && r->is_tied)
-        status = add_tied(r, most_tied(r, limit_bytes[TDM_DEVICE]), err);
+        status = add_tied(r, err);
     return status;
 }
 
@@ -834,10 +845,11 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
     r->is_tied = tdm_is_far(base->optimizer.on) && !fixed_homes[TDM_STATE_WEIGHTS];
     r->base_layers = r->is_tied ? 0 : base->homes[TDM_STATE_WEIGHTS].device_layers;
     find_fixed(r);
+    find_tied(r, limit_bytes[TDM_DEVICE]);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         r->pricing.fixed[place] = r->fixed[place];
     enum tdm_status status = add_rows(r, limit_bytes, err);
-    return status == TDM_OK ? add_columns(r, limit_bytes, fixed_homes, err) : status;
+    return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
 }
 
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
