@@ -26,6 +26,7 @@ static const char *const pins[] = {
     "groups=1",          "groups=2",          "weights=0",       "weights=8",
     "master=0",          "moments=0",         "moments=8",       "rings.optimizer=1",
     "rings.optimizer=2", "rings.optimizer=3", "rings.weights=1", "optimizer.on=host",
+    "weights=1",         "weights=3",
 };
 #define PINS (sizeof(pins) / sizeof(pins[0]))
 

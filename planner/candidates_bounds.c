@@ -31,6 +31,26 @@ enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
     return status;
 }
 
+/* Searches the same with some layers at home on the device, if others are updated on the host and
+ * none is there yet. Takes it if it promises more. */
+static enum tdm_status bring_layers(struct tdm_candidates *run, struct tdm_rounding_limits limits,
+                                    struct tdm_rounded *rounded, struct tdm_error *err)
+{
+    struct tdm_rounded other;
+    tdm_candidates_fixed_homes(run, rounded->size, limits.fixed_homes);
+    if (!limits.tied || limits.fixed_homes[TDM_STATE_WEIGHTS] ||
+        rounded->homes[TDM_STATE_WEIGHTS].device_layers > 0)
+        return TDM_OK;
+    if (!tdm_rounded_duplicate(&run->space, rounded, &other))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    tdm_rounded_set_layers(&other, 1);
+    enum tdm_status status = tdm_improve(&run->space, &limits, &other, err);
+    if (status == TDM_OK && other.fits && other.cost < rounded->cost)
+        tdm_rounded_copy(rounded, &other);
+    tdm_rounded_free(&other);
+    return status;
+}
+
 /* Rounds the solution of a program. Homes come from a grid too: solutions hardly tell one home from
  * another, and single moves seldom lead to the best ones. */
 static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order order,
@@ -38,16 +58,17 @@ static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order
                                       const struct tdm_relaxed *relaxed, struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
     enum tdm_status status = tdm_round(&run->space, size, order, relaxation, relaxed, rounded, err);
     if (status != TDM_OK)
         return status;
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
     limits.grid = true;
     limits.no_fine = true;
     limits.travelled = tdm_estimator_knows_lanes(run->space.estimators[size])
                            ? QUICK_TRAVELLED
                            : QUICK_TRAVELLED_ROUGH;
-    return tdm_candidates_improve_new(run, &limits, rounded, err);
+    status = tdm_candidates_improve_new(run, &limits, rounded, err);
+    return status == TDM_OK && rounded->fits ? bring_layers(run, limits, rounded, err) : status;
 }
 
 /* ---- one program ---- */

@@ -24,6 +24,7 @@
 #define SLOWER 0.003       /* tdm_rounding_limits.slower */
 #define SLOWER_LATE 0.0015 /* the same after the first walk from the winner */
 #define TDM_WALKS 4u       /* from the winner, at a place of updates */
+#define TDM_LAYER_STEPS 2u /* layers more at home on the device that are tried */
 
 /* Updates move to the host only if the step becomes faster by this factor, since simulated times
  * are not more exact, and by so many seconds, since the host's threads have to be woken, which
@@ -148,13 +149,16 @@ bool tdm_candidates_is_due(const struct tdm_candidates *run, uint32_t size);
 /* False if pins fix what rounding moves: then only recipes are candidates. */
 bool tdm_candidates_may_round(const struct tdm_candidates *run);
 
-/* Homes that must not move: pinned ones; all of them if updates run on the host. */
+/* Homes that must not move: pinned ones. If updates run on the host, all state of a layer moves
+ * with its weights, and that of embedding and head does not. */
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES]);
 
-/* Limits of a rounding of a chunk size, with the effort of a quick one. */
+/* Limits of a search from a rounding, with the effort of a quick one. If updates run on the host
+ * and none of its layers is at home on the device, none moves there: where that does not pay, moves
+ * of layers only disturb. */
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
-                                                          uint32_t size);
+                                                          const struct tdm_rounded *rounded);
 
 /* State that is not pinned starts on the device, whatever an earlier search found; on the host if
  * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */

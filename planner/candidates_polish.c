@@ -88,7 +88,7 @@ static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm
                                     enum tdm_order order, unsigned start, enum tdm_set richest,
                                     struct tdm_error *err)
 {
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from->size);
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from);
     struct tdm_rounded point;
     limits.richest = richest;
     limits.doubtful = is_small(run);

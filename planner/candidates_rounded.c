@@ -95,7 +95,7 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
                                struct tdm_error *err)
 {
     static const double dearer[] = {1, 10, 50, 200};
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
     uint64_t used_bytes[TDM_MAX_PLACES];
     double step_seconds, estimated = rounded->likely_seconds;
     bool fits, rough = !tdm_estimator_knows_lanes(run->space.estimators[rounded->size]);
@@ -142,7 +142,7 @@ static unsigned travelled(const struct tdm_candidates *run, unsigned turn)
 static enum tdm_status deepen(struct tdm_candidates *run, struct tdm_rounded *rounded,
                               struct tdm_error *err)
 {
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded->size);
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
     limits.most_estimates = (unsigned)(MOST_ESTIMATES * tdm_candidates_share_of_effort(run));
     limits.deep = true;
     limits.grid = rounded->turns == 0;
@@ -203,6 +203,7 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     const struct tdm_rounded *from = run->winner;
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
+    const bool on_host = tdm_is_far(space->bases[size].optimizer.on);
     bool fixed[TDM_STATES];
     if (!tdm_rounded_duplicate(space, from, rounded))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
@@ -211,8 +212,10 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     rounded->simulated = false;
     tdm_candidates_fixed_homes(run, size, fixed);
     for (int state = 0; state < TDM_STATES; state++)
-        if (fixed[state])
+        if (fixed[state] || on_host)
             rounded->homes[state] = space->bases[size].homes[state];
+    if (on_host && !fixed[TDM_STATE_WEIGHTS])
+        tdm_rounded_set_layers(rounded, from->homes[TDM_STATE_WEIGHTS].device_layers);
     for (uint32_t g = 0; g < from->group_count; g++) {
         struct tdm_group *group = &rounded->groups[g];
         scale_split(&group->kept, &group->kept_from_chunk, chunks, to_chunks);
@@ -226,11 +229,11 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
 static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsigned walk,
                                  struct tdm_error *err)
 {
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     enum tdm_status status = copy_winner(run, size, rounded, err);
     if (status != TDM_OK)
         return status;
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
     if (size == run->winner->size) {
         limits.stashes = limits.deep = limits.no_structure = true;
         limits.travelled = travelled(run, TDM_TURNS - 1);
@@ -247,22 +250,49 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
     enum tdm_status status = TDM_OK;
     for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++)
         for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++) {
-            struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, size);
             struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
             if (!tdm_candidates_may_have(run, order) || !tdm_candidates_is_due(run, size) ||
                 !tdm_candidates_size_could_win(run, order, size))
                 continue;
+            status = copy_winner(run, size, rounded, err);
+            if (status != TDM_OK)
+                return status;
+            struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
             limits.evenly = limits.stashes = limits.deep = limits.no_structure = true;
             limits.evenly_cost = tdm_candidates_best_seconds(run);
             if (run->ratio[order][size] > 0)
                 limits.evenly_cost /= run->ratio[order][size];
             limits.travelled = travelled(run, 0);
             limits.slower = SLOWER;
-            status = copy_winner(run, size, rounded, err);
             rounded->order = (enum tdm_order)order;
-            if (status == TDM_OK)
-                status = tdm_candidates_improve_new(run, &limits, rounded, err);
+            status = tdm_candidates_improve_new(run, &limits, rounded, err);
         }
+    return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
+}
+
+/* Tries the winner with one layer more at home on the device, and two, if others are updated on the
+ * host; searched longer. */
+static enum tdm_status try_layers(struct tdm_candidates *run, struct tdm_error *err)
+{
+    const struct tdm_rounded *from = run->winner;
+    const uint32_t layers = from->homes[TDM_STATE_WEIGHTS].device_layers;
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from);
+    enum tdm_status status = TDM_OK;
+    tdm_candidates_fixed_homes(run, from->size, limits.fixed_homes);
+    limits.deep = true;
+    limits.travelled = travelled(run, 0);
+    if (!limits.tied || limits.fixed_homes[TDM_STATE_WEIGHTS])
+        return TDM_OK;
+    for (uint32_t more = 1; more <= TDM_LAYER_STEPS && status == TDM_OK; more++) {
+        struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+        if (layers + more >= run->space.schedule->model->layers)
+            break;
+        status = copy_winner(run, from->size, rounded, err);
+        if (status != TDM_OK)
+            return status;
+        tdm_rounded_set_layers(rounded, layers + more);
+        status = tdm_candidates_improve_new(run, &limits, rounded, err);
+    }
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 
@@ -279,6 +309,8 @@ enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struc
             status = vary_size(run, size, 0, err);
     if (status == TDM_OK)
         status = tdm_candidates_try_rounded(run, err);
+    if (status == TDM_OK && tdm_candidates_could_win(run, 0))
+        status = try_layers(run, err);
     if (status == TDM_OK && tdm_candidates_could_win(run, 0))
         status = try_evenly(run, err);
     if (status != TDM_OK ||

@@ -66,7 +66,7 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
     /* one for every order and chunk size, and one per chunk size and walk for variants of the
      * winner */
     run->rounded = calloc((size_t)TDM_BASES * (2 * TDM_ORDERS + 1) +
-                              TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS,
+                              TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS + TDM_LAYER_STEPS,
                           sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
@@ -131,13 +131,18 @@ void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES])
 {
     bool host = tdm_is_far(run->space.bases[size].optimizer.on);
+    const bool *pinned = run->space.pins->has_home;
     for (int state = 0; state < TDM_STATES; state++)
-        fixed[state] = host || run->space.pins->has_home[state];
+        fixed[state] = host || pinned[state];
+    if (host) /* the others go with them */
+        fixed[TDM_STATE_WEIGHTS] =
+            pinned[TDM_STATE_WEIGHTS] || pinned[TDM_STATE_MASTER] || pinned[TDM_STATE_MOMENTS];
 }
 
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
-                                                          uint32_t size)
+                                                          const struct tdm_rounded *rounded)
 {
+    const uint32_t size = rounded->size;
     const struct tdm_pins *pins = run->space.pins;
     struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
                                          .no_structure = tdm_candidates_without(run, TDM_STRUCTURE),
@@ -149,6 +154,9 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
     limits.fixed_rings = pins->has_rings;
     tdm_candidates_fixed_homes(run, size, limits.fixed_homes);
+    limits.tied = tdm_is_far(run->space.bases[size].optimizer.on);
+    if (limits.tied && rounded->homes[TDM_STATE_WEIGHTS].device_layers == 0)
+        limits.fixed_homes[TDM_STATE_WEIGHTS] = true;
     return limits;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "schedule/cost.h"
+#include "schedule/optimizer.h"
 #include "schedule/program.h"
 #include "schedule/scratch.h"
 
@@ -15,9 +16,10 @@ struct profile {
     const struct tdm_program *program;
     /* `input`: take all costs; otherwise those of the backward */
     enum tdm_set kept;
-    double *head;           /* [classes] */
-    uint64_t work;          /* live bytes of workspace on the device */
-    uint64_t resident_work; /* of these, during the whole step */
+    double *head;                /* [classes] */
+    uint64_t work;               /* live bytes of workspace on the device */
+    uint64_t resident_work;      /* of these, during the whole step */
+    struct update_cost *updates; /* [units], of find_updates() */
 };
 
 /* The cost to which an op of the small step adds its time. */
@@ -56,9 +58,10 @@ static enum tdm_status note_op(struct profile *profile, const struct tdm_op *op)
         return TDM_OK;
     if (op->phase == TDM_OPTIMIZER_PHASE) {
         bool host = op->lane == TDM_LANE_HOST;
-        *(host ? &e->host_seconds : &e->optimizer_seconds) += seconds;
         bool embedding = op->layer == tdm_model_embedding_unit(e->base->model);
-        if (host && embedding)
+        if (!host)
+            e->updates.optimizer_seconds += seconds;
+        else if (embedding)
             e->last_host_seconds = seconds;
         if (op->kind == TDM_OP_GRADIENT_NORM && (embedding || op->layer == 0))
             e->last_norm_seconds += seconds;
@@ -174,26 +177,83 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     return status;
 }
 
-/* Seconds of updates on the host that no computing hides. */
-static void note_tail(struct tdm_estimator *e)
+/* ---- updates on the host ---- */
+
+static enum tdm_status take_update(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
+    struct profile *profile = self;
+    (void)err;
+    if (item->kind != TDM_RUN || item->op->phase != TDM_OPTIMIZER_PHASE ||
+        account_of(item->op->kind) == ACCOUNT_BESIDE)
+        return TDM_OK;
+    struct update_cost *cost = &profile->updates[item->op->layer];
+    *(item->op->lane == TDM_LANE_HOST ? &cost->host : &cost->compute) +=
+        tdm_op_seconds(profile->estimator->base->machine, item->op);
+    return TDM_OK;
+}
+
+/* Goes through two short steps, with all layers' state on the host and on the device. */
+static enum tdm_status find_updates(struct profile *profile, struct tdm_sequence *sequences,
+                                    struct tdm_group *groups, struct tdm_error *err)
+{
+    struct tdm_estimator *e = profile->estimator;
+    const size_t units = (size_t)e->base->model->unit_count + 1;
     const struct tdm_machine *machine = e->base->machine;
-    const struct tdm_home *weights = &e->base->homes[TDM_STATE_WEIGHTS];
-    uint32_t embedding = tdm_model_embedding_unit(e->base->model);
-    bool all = weights->device_layers == 0 && tdm_is_far(weights->head);
-    double beside[TDM_ORDERS] = {e->optimizer_seconds, e->optimizer_seconds};
-    double goes = machine->copy_seconds + (double)e->gradient_bytes[embedding] /
-                                              tdm_machine_link_rate(machine, TDM_LINK_D2H);
-    double comes = machine->copy_seconds + (double)e->unit_bytes[TDM_STATE_WEIGHTS][embedding] /
-                                               tdm_machine_link_rate(machine, TDM_LINK_H2D);
-    if (!(e->last_host_seconds > 0))
-        return;
-    if (all) /* otherwise updates of other units run on the device */
-        beside[TDM_LAYER_MAJOR] = e->last_norm_seconds;
-    e->lead_seconds = comes;
-    for (int order = 0; order < TDM_ORDERS; order++)
-        if (goes + e->last_host_seconds > beside[order])
-            e->tail_seconds[order] = goes + e->last_host_seconds - beside[order];
+    const uint32_t embedding = tdm_model_embedding_unit(e->base->model);
+    enum tdm_status status = TDM_OK;
+    e->far_updates = calloc(units, sizeof(*e->far_updates));
+    e->near_updates = calloc(units, sizeof(*e->near_updates));
+    if (e->far_updates == NULL || e->near_updates == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
+    for (int near = 0; near < 2 && status == TDM_OK; near++) {
+        struct tdm_schedule small;
+        struct tdm_program *program = NULL;
+        small_schedule(e->base, sequences, 1, TDM_SET_INPUT, groups, &small);
+        for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+            small.homes[state].device_layers = near ? e->layers : 0;
+        profile->updates = near ? e->near_updates : e->far_updates;
+        status = tdm_program_declare(&small, &program, err);
+        if (status == TDM_OK)
+            status = tdm_program_emit(program, take_update, profile, err);
+        tdm_program_free(program);
+    }
+    if (e->last_host_seconds > 0)
+        e->lead_seconds =
+            machine->copy_seconds + (double)e->unit_bytes[TDM_STATE_WEIGHTS][embedding] /
+                                        tdm_machine_link_rate(machine, TDM_LINK_H2D);
+    e->updates = tdm_estimator_updates(e, e->base->homes[TDM_STATE_WEIGHTS].device_layers);
+    return status;
+}
+
+struct tdm_updates tdm_estimator_updates(const struct tdm_estimator *e, uint32_t device_layers)
+{
+    const struct tdm_schedule *base = e->base;
+    const struct tdm_machine *machine = base->machine;
+    const struct tdm_home home = {.device_layers = device_layers};
+    const uint32_t embedding = tdm_model_embedding_unit(base->model);
+    const bool all = device_layers == 0 && tdm_is_far(base->homes[TDM_STATE_WEIGHTS].head);
+    struct tdm_updates sum = {0};
+    if (e->far_updates == NULL)
+        return e->updates;
+    for (uint32_t unit = 0, far = 0; unit < base->model->unit_count; unit++) {
+        const uint32_t below =
+            unit < e->layers ? tdm_home_far_below(&home, e->layers, unit + 1) : far + 1;
+        const struct update_cost *cost = &(below > far ? e->far_updates : e->near_updates)[unit];
+        sum.host_seconds += cost->host;
+        sum.optimizer_seconds += cost->compute;
+        far = below;
+    }
+    /* the embedding's gradient is sent and used while norms compute, of more layers in chunk-major
+     * order; if updates are after the backward, also those of units on the device */
+    const double last =
+        machine->copy_seconds + e->last_host_seconds +
+        (double)e->gradient_bytes[embedding] / tdm_machine_link_rate(machine, TDM_LINK_D2H);
+    for (int order = 0; order < TDM_ORDERS && e->last_host_seconds > 0; order++) {
+        const bool norms = order == TDM_LAYER_MAJOR && (all || !tdm_updates_at_end(base));
+        sum.tail_seconds[order] =
+            later(last - (norms ? e->last_norm_seconds : sum.optimizer_seconds), 0);
+    }
+    return sum;
 }
 
 enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t *lengths,
@@ -219,7 +279,8 @@ enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t
         cost->backward[TDM_SET_INPUT] -= cost->embed + cost->norm + cost->kv;
         cost->backward[TDM_SET_ATTENTION_OUTPUT] = cost->backward[TDM_SET_INPUT];
     }
-    note_tail(e);
+    if (status == TDM_OK && e->base->pass == TDM_TRAIN && tdm_is_far(e->base->optimizer.on))
+        status = find_updates(&profile, sequences, groups, err);
     for (uint32_t c = 0; c < e->classes; c++)
         e->head_seconds += profile.head[c] * tdm_estimator_count(e, c, 0, e->chunks);
 

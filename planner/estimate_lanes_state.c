@@ -151,10 +151,15 @@ void tdm_lanes_use_head(struct lane_clocks *c, bool begin)
 
 /* ---- updates ---- */
 
-/* A unit's share of the seconds of all updates. */
-static double update_seconds(const struct lane_clocks *c, uint32_t unit, double all)
+/* Seconds of a unit's norm and update on the compute lane; without updates on the host, its share
+ * of all. */
+static double update_seconds(const struct lane_clocks *c, uint32_t unit)
 {
-    const double of_all = c->m->gradient_bytes;
+    const double of_all = c->m->gradient_bytes, all = c->e->updates.optimizer_seconds;
+    if (c->e->far_updates != NULL)
+        return (tdm_updates_on_host(c->e->base, unit) ? c->e->far_updates
+                                                      : c->e->near_updates)[unit]
+            .compute;
     return of_all > 0 ? all * (double)c->e->gradient_bytes[unit] / of_all : 0;
 }
 
@@ -167,8 +172,8 @@ static void update_on_host(struct lane_clocks *c, uint32_t unit)
         made = c->m->gradient_made[unit];
     }
     double sent = copy_to_host(c, later(made, *free_at), (double)c->e->gradient_bytes[unit]);
-    c->host = later(c->host, sent) + update_seconds(c, unit, c->e->host_seconds);
-    c->compute += update_seconds(c, unit, c->e->optimizer_seconds);
+    c->host = later(c->host, sent) + c->e->far_updates[unit].host;
+    c->compute += update_seconds(c, unit);
     *free_at = c->host;
     c->gradient_free = sent;
 }
@@ -207,7 +212,7 @@ static void send_states(struct lane_clocks *c, uint32_t unit, double share)
 static void update_end_unit(struct lane_clocks *c, uint32_t unit)
 {
     const int head = unit == tdm_lanes_end_unit(c, 1);
-    const double seconds = update_seconds(c, unit, c->e->optimizer_seconds);
+    const double seconds = update_seconds(c, unit);
     tdm_lanes_begin_use(c, head);
     c->compute = later(c->compute, c->unit_ready[head]);
     if (!tdm_lanes_has_far_state(c, unit)) {
@@ -245,8 +250,8 @@ void tdm_lanes_update(struct lane_clocks *c, uint32_t unit)
     while (c->states_open && fetch_next_state(c))
         ;
     visit_layer(c, unit);
-    c->compute = later(c->compute, later(weights_ready(c), states_ready(c, unit))) +
-                 update_seconds(c, unit, c->e->optimizer_seconds);
+    c->compute =
+        later(c->compute, later(weights_ready(c), states_ready(c, unit))) + update_seconds(c, unit);
     send_weights(c, unit);
     if (tdm_lanes_has_far_state(c, unit))
         send_states(c, unit, 1);

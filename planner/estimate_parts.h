@@ -38,6 +38,17 @@ struct state_copies {
     bool in_turn; /* one slot: the fetch waits for the send */
 };
 
+/* Seconds of a unit's norm and update. */
+struct update_cost {
+    double host, compute; /* on the host's lane, on the compute lane */
+};
+
+/* Seconds of all updates on the host's and on the compute lane, and of those on the host that no
+ * computing hides. */
+struct tdm_updates {
+    double host_seconds, optimizer_seconds, tail_seconds[TDM_ORDERS];
+};
+
 /* Layer-major order: seconds of the copies inside the rows of the current layer: of K and V in an
  * upward or downward sweep, and of their gradients downward. */
 struct row_moves {
@@ -81,14 +92,16 @@ struct tdm_estimator {
     struct row_moves *moves; /* [kinds] */
     uint64_t row_slots; /* layer-major: slots in the rows of K and V, and of their gradients, of the
                            current layer */
-    double head_seconds, optimizer_seconds; /* of the whole step, on the compute lane */
-    /* host lane: all updates; the embedding's, which is the last. last_norm_seconds: compute lane,
-     * the gradient norms of layer 0 and embedding */
-    double host_seconds, last_host_seconds, last_norm_seconds;
+    double head_seconds;
+    struct tdm_updates updates; /* with the current homes */
+    /* [units], if layers are updated on the host: there, and of layers on the device; or NULL */
+    struct update_cost *far_updates, *near_updates;
+    /* host lane: the embedding's update, which is the last. last_norm_seconds: compute lane, the
+     * gradient norms of layer 0 and embedding */
+    double last_host_seconds, last_norm_seconds;
     /* for an embedding updated on the host: seconds at the start, when its weights are fetched
-     * before anything computes; seconds at the end, when its gradient is sent and used while only
-     * norms compute, of more layers in chunk-major order */
-    double lead_seconds, tail_seconds[TDM_ORDERS];
+     * before anything computes */
+    double lead_seconds;
     uint64_t longest_tokens;      /* of the longest chunk */
     uint64_t logits[LOGIT_TILES]; /* bytes with the base's LM-head tile, halved so many times */
     double
@@ -152,6 +165,10 @@ uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state 
 uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                    uint32_t unit);
 bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
+
+/* The seconds of updates with so many layers' state at home on the device, embedding and head as
+ * they are. Without updates on the host they do not depend on it. */
+struct tdm_updates tdm_estimator_updates(const struct tdm_estimator *e, uint32_t device_layers);
 
 /* Number of chunks of class `c` in [from, to). */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);

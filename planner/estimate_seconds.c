@@ -471,8 +471,8 @@ void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedu
     }
     phases.forward.seconds += e->lead_seconds;
     phases.backward.seconds +=
-        e->head_seconds + e->optimizer_seconds + e->tail_seconds[schedule->order];
-    phases.backward.seconds = later(phases.backward.seconds, e->host_seconds);
+        e->head_seconds + e->updates.optimizer_seconds + e->updates.tail_seconds[schedule->order];
+    phases.backward.seconds = later(phases.backward.seconds, e->updates.host_seconds);
     add_state(e, schedule, &phases);
     double spare = spare_seconds(e, schedule);
     wait_for_copies(e, &phases.forward, spare);

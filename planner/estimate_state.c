@@ -304,6 +304,7 @@ void tdm_estimator_add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_
 void tdm_estimator_note_homes(struct tdm_estimator *e)
 {
     note_rings(e);
+    e->updates = tdm_estimator_updates(e, e->base->homes[TDM_STATE_WEIGHTS].device_layers);
     if (e->base->pass == TDM_TRAIN)
         note_gradients(e);
 }

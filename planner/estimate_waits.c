@@ -161,6 +161,6 @@ double tdm_estimate_waiting(const struct tdm_estimator *e)
         if (sweeps->again.compute > 0)
             advance(e, &slower, &backward, &of_again, &sweeps->again, &none);
     }
-    return forward.compute + backward.compute + e->head_seconds + e->optimizer_seconds +
-           e->tail_seconds[TDM_CHUNK_MAJOR] + exposed_seconds(e);
+    return forward.compute + backward.compute + e->head_seconds + e->updates.optimizer_seconds +
+           e->updates.tail_seconds[TDM_CHUNK_MAJOR] + exposed_seconds(e);
 }

@@ -163,6 +163,8 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->sweeps);
     tdm_lanes_free(e->memory);
     free(e->slices);
+    free(e->far_updates);
+    free(e->near_updates);
     free(e->passing_below);
     free(e->votes_below);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)

@@ -195,7 +195,7 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
         r->is_alike[layer] = same_cost(e, layer - 1, layer);
     ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
     ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
-    ok = (r->entries = calloc(2 * rows + ROWS + 4, sizeof(*r->entries))) != NULL && ok;
+    ok = (r->entries = calloc(3 * (2 * rows + ROWS) + 4, sizeof(*r->entries))) != NULL && ok;
     size_t all_rows = 3 * rows + ROWS;
     ok = (r->bounds = calloc(all_rows, sizeof(*r->bounds))) != NULL && ok;
     ok = (r->kept = calloc(TDM_MOST_PLAIN * (2 * rows + ROWS + 4), sizeof(*r->kept))) != NULL && ok;
@@ -414,12 +414,13 @@ enum tdm_status tdm_relaxation_iterate(struct tdm_relaxation *r, const struct td
 /* A share of a slot that is taken for none or for one. */
 #define LITTLE 0.02
 
-/* Solves with at least `least` and at most `most` slots, from the best prices so far: they bound
- * that program too. */
-static enum tdm_status solve_slots(struct tdm_relaxation *r, double least, double most,
-                                   const struct tdm_enough *enough, struct tdm_error *err)
+/* Solves with other limits of a plain column, from the best prices so far: they bound that program
+ * too. */
+static enum tdm_status solve_within(struct tdm_relaxation *r, uint32_t plain, double least,
+                                    double most, const struct tdm_enough *enough,
+                                    struct tdm_error *err)
 {
-    tdm_relaxation_limit(r, r->plain_slots, least, most);
+    tdm_relaxation_limit(r, plain, least, most);
     memcpy(r->found, r->centre, (size_t)r->row_count * sizeof(double));
     r->bound_seconds = 0;
     tdm_relaxation_try(r, 0);
@@ -465,12 +466,12 @@ static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct td
         return TDM_OK;
     enum tdm_status status = keep_result(r, &all) ? TDM_OK : no_memory(err);
     if (status == TDM_OK)
-        status = solve_slots(r, 1, all.slots.most, enough, err);
+        status = solve_within(r, r->plain_slots, 1, all.slots.most, enough, err);
     if (status == TDM_OK)
         status = keep_result(r, &more) ? TDM_OK : no_memory(err);
     if (status == TDM_OK) {
         rest.seconds = fmin(more.bound_seconds, enough->seconds);
-        status = solve_slots(r, 0, 0, &rest, err);
+        status = solve_within(r, r->plain_slots, 0, 0, &rest, err);
         if (r->bound_seconds > more.bound_seconds)
             go_back(r, &more);
     } else if (all.centre != NULL) { /* the second part has no bound */
@@ -483,6 +484,23 @@ static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct td
     return status;
 }
 
+/* Solves without layers' state on the device, where updates are on the host, then with it. If that
+ * saves nothing at the prices of the first solution, it is that of both. */
+static enum tdm_status solve_tied(struct tdm_relaxation *r, const struct tdm_enough *enough,
+                                  struct tdm_error *err)
+{
+    const double most = r->plain[r->plain_tied].most;
+    const struct tdm_enough nothing = {0};
+    tdm_relaxation_limit(r, r->plain_tied, 0, 0);
+    enum tdm_status status = tdm_relaxation_iterate(r, enough, err);
+    const double before = r->bound_seconds;
+    if (r->plain_tied == 0)
+        return status;
+    solve_within(r, r->plain_tied, 0, most, &nothing, err); /* also where the solver gave up */
+    return status == TDM_OK && r->bound_seconds < before ? tdm_relaxation_iterate(r, enough, err)
+                                                         : status;
+}
+
 enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds,
                                      double tolerance, unsigned most, struct tdm_relaxed *relaxed,
                                      struct tdm_error *err)
@@ -493,7 +511,7 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
         status = try_warm(r, err);
     r->relaxed.solved = false;
     if (status == TDM_OK)
-        status = tdm_relaxation_iterate(r, &enough, err);
+        status = solve_tied(r, &enough, err);
     if (status == TDM_OK && !r->is_tight)
         status = branch_on_slots(r, &enough, err);
     if (status == TDM_NO_MEMORY)

@@ -70,7 +70,7 @@ double tdm_relaxation_head_update(const struct tdm_relaxation *r)
     double all = 0;
     for (uint32_t unit = 0; unit < model->unit_count; unit++)
         all += (double)model->units[unit].elements;
-    return e->optimizer_seconds * (double)model->units[head_unit(e)].elements / all +
+    return e->updates.optimizer_seconds * (double)model->units[head_unit(e)].elements / all +
            (e->slices[head_unit(e)] + 1.0) * e->base->machine->launch_seconds;
 }
 

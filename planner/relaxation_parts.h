@@ -204,7 +204,7 @@ struct tdm_relaxation {
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
     /* numbers in `plain` of columns whose limits or costs change; 0: there is no such column */
-    uint32_t plain_slots, plain_home[TDM_STATES], plain_less[TDM_STATES];
+    uint32_t plain_slots, plain_tied, plain_home[TDM_STATES], plain_less[TDM_STATES];
     uint32_t plain_excess[TDM_MAX_PLACES];
     double excess_price;    /* per MiB */
     bool *allowed;          /* [layers * layers]: arcs */
@@ -220,9 +220,13 @@ struct tdm_relaxation {
     double ring_mib[TDM_RINGS];  /* which the rows of the device count */
     bool is_tight;               /* has rows that only tightening needs */
     bool is_free[TDM_STATES];    /* homes are not fixed */
-    bool is_warm;                /* `found` has prices of a similar program */
-    bool of_bytes;               /* minimises the bytes of a place, */
-    enum tdm_place least;        /* this one. Then the bound is MiB */
+    bool is_tied;                /* one column has all state of layers: others are updated there */
+    uint32_t base_layers;        /* at home on the device by the rows' constants */
+    uint32_t most_tied;          /* layers in that column; each saves seconds of the host's lane */
+    double tied_host, tied_compute, least_host; /* and takes some of the other; least of all */
+    bool is_warm;                               /* `found` has prices of a similar program */
+    bool of_bytes;                              /* minimises the bytes of a place, */
+    enum tdm_place least;                       /* this one. Then the bound is MiB */
     double bound_seconds;
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on choices. */

@@ -3,6 +3,7 @@
 #include "planner/estimate_span.h"
 #include "planner/relaxation_parts.h"
 
+#include "base/size.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
@@ -85,6 +86,46 @@ static void find_fixed(struct tdm_relaxation *r)
 bool tdm_relaxation_updates_in_backward(const struct tdm_estimator *e)
 {
     return e->base->optimizer.kind != TDM_OPTIMIZER_NONE && !tdm_updates_at_end(e->base);
+}
+
+/* ---- layers with all state on the device ---- */
+
+/* The most layers whose states fit on the device, of those that leave one to the host. */
+static uint32_t most_tied(const struct tdm_relaxation *r, uint64_t device_bytes)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    uint64_t of_layer = 0, others[TDM_MAX_PLACES] = {0};
+    if (r->of_bytes && r->least == TDM_DEVICE)
+        return r->layers - 1;
+    tdm_estimator_add_states(e, others);
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
+        const uint64_t bytes = tdm_estimator_unit_bytes(e, (enum tdm_state)state, 0);
+        others[TDM_DEVICE] -= e->base->homes[state].device_layers * bytes;
+        of_layer += bytes;
+    }
+    others[TDM_DEVICE] += e->stateless_bytes[TDM_DEVICE];
+    return (uint32_t)smaller(tdm_size_left(device_bytes, others[TDM_DEVICE]) / of_layer,
+                             r->layers - 1);
+}
+
+/* Finds how many layers may have all state on the device, and what each does to the seconds of
+ * updates at least. */
+static void find_tied(struct tdm_relaxation *r, uint64_t device_bytes)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const enum tdm_order order = r->pricing.order;
+    const struct tdm_updates none = tdm_estimator_updates(e, r->base_layers);
+    r->most_tied = r->is_tied ? most_tied(r, device_bytes) : 0;
+    r->tied_host = 0;
+    r->tied_compute = r->most_tied > 0 ? TDM_NO_BOUND : 0;
+    for (uint32_t near = 1; near <= r->most_tied; near++) {
+        const struct tdm_updates some = tdm_estimator_updates(e, near);
+        const double compute = some.optimizer_seconds + some.tail_seconds[order] -
+                               none.optimizer_seconds - none.tail_seconds[order];
+        r->tied_host = fmax(r->tied_host, (none.host_seconds - some.host_seconds) / near);
+        r->tied_compute = fmin(r->tied_compute, compute / near);
+    }
+    r->least_host = fmax(none.host_seconds - r->most_tied * r->tied_host, 0);
 }
 
 /* ---- rows ---- */
@@ -235,7 +276,7 @@ static double seconds_after_all(const struct tdm_relaxation *r, enum tdm_state s
         return sent;
     for (uint32_t i = 0; i < model->unit_count; i++)
         all += (double)model->units[i].elements;
-    return fmax(sent - e->optimizer_seconds * (double)model->units[unit].elements / all, 0);
+    return fmax(sent - e->updates.optimizer_seconds * (double)model->units[unit].elements / all, 0);
 }
 
 /* Seconds that its last slice is sent, when everything was computed and fetched. */
@@ -332,8 +373,10 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     /* before that, no update is made, and what was fetched for one is in slots */
     const double in_slots = tdm_relaxation_slot_mib(e) * TDM_MIB;
     const double updating = by_layer ? e->head_seconds : seconds_to_update(e);
-    double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
-                      all_attention_grad(e);
+    const struct tdm_updates updates = tdm_estimator_updates(e, r->base_layers);
+    double backward = e->head_seconds + updates.optimizer_seconds +
+                      updates.tail_seconds[r->pricing.order] + all_attention_grad(e);
+    const bool on_host = tdm_is_far(base->optimizer.on);
     const struct {
         const char *name;
         double least, most;
@@ -369,7 +412,9 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BESIDE + TDM_STATE_WEIGHTS] = {"weights_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_MASTER] = {"master_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_MOMENTS] = {"moments_beside", -(double)r->layers, TDM_UNBOUNDED},
-        [ROW_TAKEN] = {"taken", updating - tdm_relaxation_taken_ahead(r), TDM_UNBOUNDED},
+        [ROW_TAKEN] = {on_host ? "host_updates" : "taken",
+                       on_host ? updates.host_seconds : updating - tdm_relaxation_taken_ahead(r),
+                       TDM_UNBOUNDED},
         [ROW_STALL] = {"stall", -tdm_relaxation_head_update(r), TDM_UNBOUNDED},
     };
     enum tdm_status status = TDM_OK;
@@ -444,8 +489,8 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     }
     tdm_column_put(&backward, r->row[ROW_TAKEN], 1);
     if (status == TDM_OK)
-        status = tdm_column_add(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED,
-                                cost, &number, err);
+        status =
+            tdm_column_add(&backward, "backward", r->least_host, TDM_UNBOUNDED, cost, &number, err);
     return status;
 }
 
@@ -575,40 +620,78 @@ static enum tdm_status add_beside(struct tdm_relaxation *r, enum tdm_state state
     return tdm_column_add(&column, name, 0, TDM_UNBOUNDED, 0, &number, err);
 }
 
-/* Adds the column of layers at home on the device. Rows already count all layers as if none were,
- * so entries are differences. */
+/* Puts the entries of a layer's state at home on the device. Rows already count all layers as if
+ * none were, so entries are differences. `ring`: the part of its ring that is not there then. */
+static void put_home(struct tdm_column *column, enum tdm_state state, double ring)
+{
+    struct tdm_relaxation *r = column->r;
+    const struct tdm_estimator *e = r->pricing.e;
+    double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
+    bool weights = state == TDM_STATE_WEIGHTS;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+        tdm_column_put(column, r->place[TDM_DEVICE][i],
+                       mib * (tdm_relaxation_has_ring(r, state, i) ? 1 - ring : 1));
+        tdm_column_put(column, r->place[e->far][i], -mib);
+    }
+    tdm_column_put(column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - ring : 1));
+    tdm_column_put(column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - ring : 1));
+    tdm_column_put(column, r->row[ROW_FAR_END], -mib);
+    put_copies(column, state, 0, weights);
+    if (weights)
+        tdm_column_put(column, r->row[ROW_AGAIN], 1);
+    tdm_column_put(column, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, 0));
+    if (!weights)
+        tdm_column_put(column,
+                       r->row[state == TDM_STATE_MASTER ? ROW_UNUSED_MASTER : ROW_UNUSED_MOMENTS],
+                       tdm_relaxation_unused_slots(r));
+}
+
+/* Adds the column of layers at home on the device. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
                                 struct tdm_error *err)
 {
-    const struct tdm_estimator *e = r->pricing.e;
-    const struct tdm_schedule *base = e->base;
+    const struct tdm_schedule *base = r->pricing.e->base;
     struct tdm_column column = {r, 0};
     double layers = r->layers;
-    double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
-    const double ring = LEAST_SLOTS / layers;
-    bool weights = state == TDM_STATE_WEIGHTS;
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        tdm_column_put(&column, r->place[TDM_DEVICE][i],
-                       mib * (tdm_relaxation_has_ring(r, state, i) ? 1 - ring : 1));
-        tdm_column_put(&column, r->place[e->far][i], -mib);
-    }
-    tdm_column_put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - ring : 1));
-    tdm_column_put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - ring : 1));
+    put_home(&column, state, LEAST_SLOTS / layers);
     tdm_column_put(&column, r->row[ROW_BESIDE + (int)state], -1);
-    tdm_column_put(&column, r->row[ROW_FAR_END], -mib);
-    put_copies(&column, state, 0, weights);
-    if (weights)
-        tdm_column_put(&column, r->row[ROW_AGAIN], 1);
-    tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, 0));
-    if (!weights)
-        tdm_column_put(&column,
-                       r->row[state == TDM_STATE_MASTER ? ROW_UNUSED_MASTER : ROW_UNUSED_MOMENTS],
-                       tdm_relaxation_unused_slots(r));
     double least = fixed ? base->homes[state].device_layers : 0;
     double most = fixed ? base->homes[state].device_layers : layers;
     r->is_free[state] = least < most;
     r->plain_home[state] = r->plain_count;
     return tdm_column_add(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
+}
+
+/* Sums the entries of a column that are in the same row. */
+static void merge(struct tdm_column *column)
+{
+    struct tdm_relaxation *r = column->r;
+    double *sums = r->tried; /* not in use yet */
+    memset(sums, 0, (size_t)r->row_count * sizeof(*sums));
+    for (size_t i = 0; i < column->count; i++)
+        sums[r->entries[i].row] += r->entries[i].value;
+    column->count = 0;
+    for (int row = 0; row < r->row_count; row++)
+        tdm_column_put(column, row, sums[row]);
+}
+
+/* Adds the column of layers with all their state at home on the device, where they are then
+ * updated, beside others that are updated on the host. At least one is: the ring of weights is
+ * there as a whole. */
+static enum tdm_status add_tied(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    struct tdm_column column = {r, 0};
+    int number;
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        put_home(&column, (enum tdm_state)state, 0);
+    tdm_column_put(&column, r->row[ROW_TAKEN], r->tied_host);
+    tdm_column_put(&column, r->row[ROW_COMPUTE], -r->tied_compute);
+    merge(&column);
+    r->plain_tied = r->plain_count;
+    enum tdm_status status = tdm_column_add(&column, "tied", 0, r->most_tied, 0, &number, err);
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        r->home[state] = number;
+    return status;
 }
 
 /* Adds the column of embedding or head at home on the device. */
@@ -741,13 +824,16 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     if (status == TDM_OK)
         status = tdm_relaxation_lay_ahead(r, err);
     for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
-        bool fixed = fixed_homes[state];
-        status = add_home(r, (enum tdm_state)state, fixed, err);
-        if (status == TDM_OK && r->is_tight)
+        const bool fixed = fixed_homes[state] || r->is_tied;
+        if (!r->is_tied)
+            status = add_home(r, (enum tdm_state)state, fixed, err);
+        if (status == TDM_OK && r->is_tight && !r->is_tied)
             status = add_beside(r, (enum tdm_state)state, err);
         for (int head = 0; head < 2 && status == TDM_OK; head++)
             status = add_share(r, (enum tdm_state)state, head, fixed, err);
     }
+    if (status == TDM_OK && r->is_tied)
+        status = add_tied(r, err);
     return status;
 }
 
@@ -755,7 +841,11 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err)
 {
+    const struct tdm_schedule *base = r->pricing.e->base;
+    r->is_tied = tdm_is_far(base->optimizer.on) && !fixed_homes[TDM_STATE_WEIGHTS];
+    r->base_layers = r->is_tied ? 0 : base->homes[TDM_STATE_WEIGHTS].device_layers;
     find_fixed(r);
+    find_tied(r, limit_bytes[TDM_DEVICE]);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         r->pricing.fixed[place] = r->fixed[place];
     enum tdm_status status = add_rows(r, limit_bytes, err);

@@ -13,6 +13,12 @@ void tdm_rounded_free(struct tdm_rounded *rounded)
     rounded->groups = NULL;
 }
 
+void tdm_rounded_set_layers(struct tdm_rounded *rounded, uint32_t device_layers)
+{
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        rounded->homes[state].device_layers = device_layers;
+}
+
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from)
 {
     struct tdm_group *groups = to->groups;

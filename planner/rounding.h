@@ -37,6 +37,7 @@ struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
     bool fixed_homes[TDM_STATES], fixed_rings;
+    bool tied; /* updates run on the host: masters and moments of layers follow their weights */
     bool fixed_groups, no_structure, no_fine;
     bool doubtful; /* likely seconds do not decide which neighbours are measured */
     bool grid;     /* begins with homes from a grid */
@@ -60,6 +61,9 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
                           struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
+
+/* Puts all state of so many layers at home on the device. */
+void tdm_rounded_set_layers(struct tdm_rounded *rounded, uint32_t device_layers);
 
 /* Copies into a struct with its own groups array, which must be large enough. */
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);

@@ -130,18 +130,27 @@ bool tdm_rounding_move_places(struct tdm_local_search *s, uint32_t from, uint32_
 
 /* ---- homes and rings ---- */
 
+void tdm_rounding_set_layers(struct tdm_local_search *s, int state, uint32_t device_layers)
+{
+    const uint32_t layers = s->space->schedule->model->layers;
+    if (!s->limits->tied)
+        s->point.homes[state].device_layers = device_layers;
+    else
+        tdm_rounded_set_layers(&s->point, device_layers < layers ? device_layers : layers - 1);
+}
+
 void tdm_rounding_fill(struct tdm_local_search *s, int state)
 {
-    uint32_t low = 0, high = s->space->schedule->model->layers;
+    uint32_t low = 0, high = s->space->schedule->model->layers - s->limits->tied;
     while (low < high) {
         uint32_t middle = high - (high - low) / 2;
-        s->point.homes[state].device_layers = middle;
+        tdm_rounding_set_layers(s, state, middle);
         if (tdm_rounding_fits(s))
             low = middle;
         else
             high = middle - 1;
     }
-    s->point.homes[state].device_layers = low;
+    tdm_rounding_set_layers(s, state, low);
 }
 
 uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots)
@@ -172,13 +181,15 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
     struct tdm_home *home = &s->point.homes[*state];
     if (s->limits->fixed_homes[*state])
         return false;
+    if (move >= STEPS && s->limits->tied)
+        return false;
     if (move >= STEPS) {
         enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
         *place = tdm_other_place(s->space->schedule, *place);
         return true;
     }
     const uint32_t before = home->device_layers;
-    home->device_layers = moved(before, steps[move], layers);
+    tdm_rounding_set_layers(s, *state, moved(before, steps[move], layers));
     return home->device_layers != before;
 }
 

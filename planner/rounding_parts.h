@@ -88,6 +88,10 @@ bool tdm_rounding_move_pair(struct tdm_local_search *s);
  * needs: as many layers of one state at home on the device as fit. */
 enum { FILL_NOTHING = TDM_STATE_MOMENTS + 1, FILLS };
 
+/* Sets how many layers of a state are at home on the device, or the most that may be; of all states
+ * if they are tied. */
+void tdm_rounding_set_layers(struct tdm_local_search *s, int state, uint32_t device_layers);
+
 /* Moves as many layers of a state to the device as fit. */
 void tdm_rounding_fill(struct tdm_local_search *s, int state);
 

@@ -47,7 +47,7 @@ static void put_states(struct tdm_local_search *s, enum tdm_place place)
 {
     const uint32_t layers = tdm_is_far(place) ? 0 : s->space->schedule->model->layers;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        if (!s->limits->fixed_homes[state])
+        if (!s->limits->fixed_homes[state] && !s->limits->tied)
             s->point.homes[state] = (struct tdm_home){layers, place, place};
 }
 
@@ -115,13 +115,23 @@ static void start_groups(struct tdm_local_search *s)
         start_falling(s);
 }
 
-/* Tries homes from a grid: layers' masters and moments all at one place, embedding and head
+/* Tries homes from a grid. If layers are updated on the host, numbers of them that are not, with
+ * all sets. Else layers' masters and moments all at one place, embedding and head
  * likewise, and the memory that is left for one state, or for what groups keep. */
 static void start_homes(struct tdm_local_search *s)
 {
     const uint32_t layers = s->space->schedule->model->layers;
     const enum tdm_place far_place = tdm_far_place(s->space->schedule);
     const bool *fixed = s->limits->fixed_homes;
+    const bool tied = s->limits->tied && !fixed[TDM_STATE_WEIGHTS];
+    for (uint32_t near = 0; near < layers && tied; near += 1 + near / 4)
+        for (size_t sets = 0; sets < STORED_SETS; sets++) {
+            choose_sets(s, sets);
+            tdm_rounding_set_layers(s, TDM_STATE_WEIGHTS, near);
+            if (tdm_rounding_decide_fit(s))
+                s->sets = sets;
+        }
+    choose_sets(s, s->sets);
     if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
         return;
     for (unsigned start = 0; start < 32; start++)

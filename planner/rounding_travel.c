@@ -84,7 +84,10 @@ static void travel_corner(struct tdm_local_search *s)
     const enum tdm_place ends = where / 2 == 0 ? TDM_DEVICE : far_place;
     if (s->limits->fixed_homes[state])
         return;
-    s->point.homes[state] = (struct tdm_home){where % 2 == 0 ? layers : 0, ends, ends};
+    if (s->limits->tied)
+        tdm_rounding_set_layers(s, (int)state, where % 2 == 0 ? layers : 0);
+    else
+        s->point.homes[state] = (struct tdm_home){where % 2 == 0 ? layers : 0, ends, ends};
     if (with < FILL_NOTHING && !s->limits->fixed_homes[with])
         tdm_rounding_fill(s, (int)with);
 }

@@ -130,13 +130,31 @@ static void slow_down_links(struct tdm_schedule *schedule, double factor)
 #define TIGHTENING 80u
 #define TOO_HIGH 1.02
 
+/* Are some layers updated on the host, and others on the device, where their state is at home? */
+static bool is_tied(const struct tdm_schedule *schedule)
+{
+    const uint32_t near = schedule->homes[TDM_STATE_WEIGHTS].device_layers;
+    return schedule->optimizer.on == TDM_HOST && near > 0 && near < schedule->model->layers;
+}
+
+/* The homes that a bound of all schedules does not fix: none where all layers are updated on the
+ * device, and embedding or head on the host. No search has such schedules. */
+static const bool *fixed_homes_of(const struct tdm_schedule *schedule)
+{
+    static const bool free_homes[TDM_STATES] = {[TDM_STATE_GRADIENTS] = true};
+    static const bool all[TDM_STATES] = {true, true, true, true};
+    return schedule->optimizer.on == TDM_HOST &&
+                   schedule->homes[TDM_STATE_WEIGHTS].device_layers == schedule->model->layers
+               ? all
+               : free_homes;
+}
+
 /* The bound for the memory that a schedule uses: of all schedules, or of those with its homes and
  * its list of groups. Made tighter if `enough_seconds` are asked for. */
 static void bound_of(const struct tdm_schedule *schedule, const struct tdm_estimator *estimator,
                      const uint64_t used_bytes[TDM_MAX_PLACES], bool own, double enough_seconds,
                      struct tdm_relaxed *relaxed)
 {
-    static const bool free_homes[TDM_STATES] = {[TDM_STATE_GRADIENTS] = true};
     static const bool own_homes[TDM_STATES] = {true, true, true, true};
     uint32_t *sizes = calloc(schedule->group_count, sizeof(*sizes));
     const struct tdm_group_list list = {.count = schedule->group_count, .sizes = sizes};
@@ -146,7 +164,7 @@ static void bound_of(const struct tdm_schedule *schedule, const struct tdm_estim
     for (uint32_t g = 0; g < schedule->group_count; g++)
         sizes[g] = schedule->groups[g].layers;
     const struct tdm_group_list *sizes_of = own ? &list : NULL;
-    const bool *fixed = own ? own_homes : free_homes;
+    const bool *fixed = own ? own_homes : fixed_homes_of(schedule);
     if (enough_seconds > 0)
         must(tdm_relaxation_new_tight(estimator, schedule->order, used_bytes, fixed, sizes_of,
                                       &relaxation, &err),
@@ -171,12 +189,11 @@ static void bound_of(const struct tdm_schedule *schedule, const struct tdm_estim
 static void test_bound(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(100, 2000);
+    uint64_t cases = tdm_case_count(100, 2000), tied = 0;
     double sum = 0, counted = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN,
                                                    .max_tokens = i % 2 == 0 ? 64 : 4000};
-        static const bool free_homes[TDM_STATES] = {false, false, false, true};
         uint64_t seed = tdm_case_seed(31000, i);
         struct tdm_schedule *schedule;
         struct tdm_estimator *estimator;
@@ -188,6 +205,7 @@ static void test_bound(void **state)
         const bool copies = i % 4 == 3;
         if (copies)
             slow_down_links(schedule, SLOWER_LINKS);
+        tied += is_tied(schedule);
         simulate(schedule, &s);
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         bound_of(schedule, estimator, s.used_peak_bytes, false,
@@ -201,8 +219,8 @@ static void test_bound(void **state)
                      seed, relaxed.bound_seconds, own.bound_seconds, s.step_seconds,
                      tdm_schedule_describe(schedule, text, sizeof(text)));
         double floor_seconds = -1;
-        must(tdm_relaxation_floor(estimator, schedule->order, s.used_peak_bytes, free_homes, NULL,
-                                  &floor_seconds, &err),
+        must(tdm_relaxation_floor(estimator, schedule->order, s.used_peak_bytes,
+                                  fixed_homes_of(schedule), NULL, &floor_seconds, &err),
              &err);
         if (!(floor_seconds > 0 && floor_seconds <= relaxed.bound_seconds * (1 + 1e-3) &&
               floor_seconds - richer_seconds <= s.step_seconds * (1 + 1e-9)))
@@ -212,8 +230,9 @@ static void test_bound(void **state)
         for (int place = 0; place < 2; place++) {
             const enum tdm_place of = place == 0 ? TDM_DEVICE : TDM_HOST;
             uint64_t bytes = 0;
-            must(tdm_relaxation_least(estimator, schedule->order, s.used_peak_bytes, free_homes,
-                                      NULL, of, TDM_SIZE_MAX, &bytes, &err),
+            must(tdm_relaxation_least(estimator, schedule->order, s.used_peak_bytes,
+                                      fixed_homes_of(schedule), NULL, of, TDM_SIZE_MAX, &bytes,
+                                      &err),
                  &err);
             if (bytes == 0 || bytes > s.used_peak_bytes[of])
                 fail_msg("TDM_SEED=%" PRIu64 ": at least %" PRIu64 " bytes, used %" PRIu64 ": %s",
@@ -230,6 +249,7 @@ static void test_bound(void **state)
         tdm_estimator_free(estimator);
         tdm_schedule_free(schedule);
     }
+    assert_true(tdm_case_enough("update layers at both places", tied, cases, 0.02));
     double mean = sum / counted;
     print_message("bounds over simulated times of random schedules, mean of %.0f: %.3f\n", counted,
                   mean);
@@ -254,6 +274,12 @@ static void draw(struct tdm_dice *dice, struct tdm_schedule *schedule)
                                                                                           : some),
                                                    .embedding = random_place(dice),
                                                    .head = random_place(dice)};
+    }
+    if (tdm_dice_chance(dice, 40)) { /* layers are updated where all their state is */
+        schedule->optimizer.on = TDM_HOST;
+        schedule->homes[TDM_STATE_WEIGHTS].device_layers %= layers;
+        for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
+            schedule->homes[state] = schedule->homes[TDM_STATE_WEIGHTS];
     }
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 4);
@@ -291,6 +317,7 @@ static void test_bound_of_streams(void **state)
                                         .context = 8192,
                                         .sequences = 1};
     const uint64_t cases = tdm_case_count(12, 400);
+    uint64_t tied = 0;
     double sum = 0;
     for (uint64_t i = 0; i < cases; i++) {
         uint64_t seed = tdm_case_seed(47000, i);
@@ -304,6 +331,7 @@ static void test_bound_of_streams(void **state)
         tdm_dice_seed(&dice, seed);
         must(tdm_request_make(&request, &schedule, &pins, &err), &err);
         draw(&dice, schedule);
+        tied += is_tied(schedule);
         simulate(schedule, &s);
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         bound_of(schedule, estimator, s.used_peak_bytes, false, TOO_HIGH * s.step_seconds,
@@ -320,6 +348,7 @@ static void test_bound_of_streams(void **state)
         tdm_pins_free(&pins);
         tdm_schedule_free(schedule);
     }
+    assert_true(tdm_case_enough("update layers at both places", tied, cases, 0.1));
     print_message("bounds with their homes and groups over simulated times, mean of %.0f: %.3f\n",
                   (double)cases, sum / (double)cases);
 }
@@ -422,7 +451,6 @@ static void test_bound_of_ranks(void **state)
     for (uint64_t i = 0; i < cases; i++) {
         const struct tdm_random_options options = {
             .pass = TDM_RANDOM_TRAIN, .max_tokens = i % 2 == 0 ? 64 : 2000, .ranks = 4};
-        static const bool free_homes[TDM_STATES] = {false, false, false, true};
         uint64_t seed = tdm_case_seed(47000, i), bytes[TDM_MAX_PLACES];
         struct tdm_schedule *schedule;
         struct tdm_estimator *estimator;
@@ -447,8 +475,8 @@ static void test_bound_of_ranks(void **state)
         schedule->ranks = schedule->rings.gradients = 1;
         schedule->sliced_weights = false;
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
-        must(tdm_relaxation_new(estimator, schedule->order, bytes, free_homes, NULL, &relaxation,
-                                &err),
+        must(tdm_relaxation_new(estimator, schedule->order, bytes, fixed_homes_of(schedule), NULL,
+                                &relaxation, &err),
              &err);
         must(tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, &relaxed, &err), &err);
         const double bound = tdm_team_bound(
