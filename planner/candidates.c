@@ -136,12 +136,31 @@ static enum tdm_status relax(struct tdm_candidates *run, struct updates_at *at,
     return at->is_ruled_out ? TDM_OK : tdm_candidates_relax(run, err);
 }
 
+static void set_base_states(const struct tdm_search_space *space)
+{
+    for (uint32_t i = 0; i < space->size_count; i++)
+        tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
+                                &space->bases[i].rings);
+}
+
+/* Looks at what was put off, again, now that the best step and its place are known. */
+static enum tdm_status look_late(struct tdm_candidates *run, struct tdm_error *err)
+{
+    const double before = tdm_candidates_best_seconds(run);
+    run->late = true;
+    enum tdm_status status = tdm_candidates_try_put_off(run, err);
+    run->late = false;
+    set_base_states(&run->space);
+    if (status == TDM_OK && tdm_candidates_best_seconds(run) < before)
+        status = tdm_candidates_polish(run, err);
+    return status;
+}
+
 /* Finds the fastest schedule with updates at a place, independently of what was found at the other:
  * results from there would keep this search away from points that lead to its best. */
 static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
                             const struct updates_at *other, bool trains, struct tdm_error *err)
 {
-    struct tdm_search_space *space = &run->space;
     enter(run, at, other);
     at->is_ruled_out = at->is_ruled_out ||
                        (run->bound_of[at->on] < NO_BOUND && rules_out(run, run->bound_of[at->on]));
@@ -154,9 +173,7 @@ static enum tdm_status look(struct tdm_candidates *run, struct updates_at *at,
         status = tdm_candidates_try_put_off(run, err);
     if (status == TDM_OK)
         status = run->space.pins->brief ? TDM_OK : tdm_candidates_try_other_sizes(run, err);
-    for (uint32_t i = 0; i < space->size_count; i++)
-        tdm_estimator_set_state(space->estimators[i], space->bases[i].homes,
-                                &space->bases[i].rings);
+    set_base_states(&run->space);
     /* roundings are never slower than recipes */
     if (status == TDM_OK && !run->found &&
         (run->other_seconds <= 0 || !tdm_candidates_may_round(run)))
@@ -208,6 +225,8 @@ static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, b
                               weighed(first, first->simulation.step_seconds)))
         best = second;
     enter(run, best, NULL);
+    if (status == TDM_OK && run->found && trains && !run->space.pins->brief)
+        status = look_late(run, err);
     return status;
 }
 

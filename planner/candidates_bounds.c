@@ -102,15 +102,18 @@ double tdm_candidates_promised_seconds(const struct tdm_candidates *run)
 }
 
 /* Is a bound so far from the least one that its schedules hardly win? They are then as far from
- * their bound as the best is from its own, or almost. */
+ * their bound as the best is from its own, or almost. The second look, when the rest of the search
+ * has ended, is at those that were put off at first. */
 #define BETWEEN 0.35
+#define BETWEEN_LATE 0.95
 static bool hardly_wins(const struct tdm_candidates *run, double floor_seconds)
 {
     double best = tdm_candidates_best_seconds(run);
     if (best >= NO_BOUND)
         best = tdm_candidates_promised_seconds(run);
     return best < NO_BOUND && run->bound_seconds < best &&
-           floor_seconds > run->bound_seconds + BETWEEN * (best - run->bound_seconds);
+           floor_seconds > run->bound_seconds +
+                               (run->late ? BETWEEN_LATE : BETWEEN) * (best - run->bound_seconds);
 }
 
 enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_order order,

@@ -341,6 +341,10 @@ enum tdm_status tdm_candidates_try_put_off(struct tdm_candidates *run, struct td
     uint32_t size;
     while (status == TDM_OK && tdm_candidates_next_put_off(run, &order, &size)) {
         run->is_put_off[order][size] = false;
+        if (run->late) { /* it is searched as if it came first */
+            memset(run->all_deepened, 0, sizeof(run->all_deepened));
+            run->deepened[order][size] = 0;
+        }
         status = tdm_candidates_relax_one(run, (enum tdm_order)order, size, err);
         if (status == TDM_OK)
             status = tdm_candidates_try_rounded(run, err);
