@@ -451,6 +451,7 @@ static void test_tight_memory(void **state)
         {"qwen2.5-7b", 524288, 110, 40, 0, TDM_OPTIMIZER_ADAMW, "groups=7,6,5,4,3,2,1", 0},
         {"llama-3.1-8b", 8192, 110, 16, 0, TDM_OPTIMIZER_ADAMW, "moments=0",
          0}, /* long from here */
+        {"qwen2.5-7b", 131072, 64, 6, 0, TDM_OPTIMIZER_ADAMW_BF16, "chunk=4K", 0},
         {"llama-3.1-8b", 131072, 110, 12, 0, TDM_OPTIMIZER_ADAMW_BF16, "moments=0", 0},
         {"qwen2.5-14b", 32768, 110, 16, 12, TDM_OPTIMIZER_ADAMW_BF16, "moments=0", 0},
         {"qwen2.5-14b", 262144, 110, 24, 16, TDM_OPTIMIZER_ADAMW_BF16, "chunk=8K", 0.006},
