@@ -187,14 +187,9 @@ static void bound_of(const struct tdm_schedule *schedule, const struct tdm_estim
         sizes[g] = schedule->groups[g].layers;
     const struct tdm_group_list *sizes_of = own ? &list : NULL;
     const bool *fixed = own ? own_homes : fixed_homes_of(schedule);
-    if (enough_seconds > 0)
-        must(tdm_relaxation_new_tight(estimator, schedule->order, used_bytes, fixed, sizes_of,
-                                      &relaxation, &err),
-             &err);
-    else
-        must(tdm_relaxation_new(estimator, schedule->order, used_bytes, fixed, sizes_of,
-                                &relaxation, &err),
-             &err);
+    must(tdm_relaxation_new(estimator, schedule->order, used_bytes, fixed, sizes_of,
+                            enough_seconds > 0, &relaxation, &err),
+         &err);
     must(tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, relaxed, &err), &err);
     const double before = relaxed->bound_seconds;
     unsigned made = 0;
@@ -444,13 +439,13 @@ static void test_bound_of_rings(void **state)
     must(tdm_request_make(&request, &schedule, &pins, &err), &err);
     schedule->chunk_tokens = 8192;
     must(tdm_estimator_new(schedule, &estimator, &err), &err);
-    must(
-        tdm_relaxation_new(estimator, TDM_LAYER_MAJOR, limits, free_homes, NULL, &relaxation, &err),
-        &err);
+    must(tdm_relaxation_new(estimator, TDM_LAYER_MAJOR, limits, free_homes, NULL, false,
+                            &relaxation, &err),
+         &err);
     must(tdm_relaxation_solve(relaxation, 1e300, 1e-3, 60, &before, &err), &err);
     tdm_relaxation_free(relaxation);
-    must(tdm_relaxation_new_tight(estimator, TDM_LAYER_MAJOR, limits, free_homes, NULL, &relaxation,
-                                  &err),
+    must(tdm_relaxation_new(estimator, TDM_LAYER_MAJOR, limits, free_homes, NULL, true, &relaxation,
+                            &err),
          &err);
     must(tdm_relaxation_solve(relaxation, 1e300, 1e-3, 60, &after, &err), &err);
     must(tdm_relaxation_tighten(relaxation, 4.0, 1e-3, 100, &made, &after, &err), &err);
@@ -498,7 +493,7 @@ static void test_bound_of_ranks(void **state)
         schedule->sliced_weights = false;
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         must(tdm_relaxation_new(estimator, schedule->order, bytes, fixed_homes_of(schedule), NULL,
-                                &relaxation, &err),
+                                false, &relaxation, &err),
              &err);
         must(tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, &relaxed, &err), &err);
         const double bound = tdm_team_bound(
