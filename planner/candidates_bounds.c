@@ -128,7 +128,7 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     tdm_candidates_fixed_homes(run, size, fixed);
     enum tdm_status status =
         tdm_relaxation_new(space->estimators[size], order, run->limit_bytes, fixed,
-                           tdm_candidates_pinned_list(run), &relaxation, err);
+                           tdm_candidates_pinned_list(run), false, &relaxation, err);
     double *bound = &run->bound_of[space->bases[size].optimizer.on];
     if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;

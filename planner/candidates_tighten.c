@@ -54,8 +54,8 @@ static enum tdm_status tighten(struct tdm_candidates *run, enum tdm_order order,
                             &space->bases[size].rings);
     tdm_candidates_fixed_homes(run, size, fixed);
     enum tdm_status status =
-        tdm_relaxation_new_tight(space->estimators[size], order, run->limit_bytes, fixed,
-                                 tdm_candidates_pinned_list(run), &relaxation, err);
+        tdm_relaxation_new(space->estimators[size], order, run->limit_bytes, fixed,
+                           tdm_candidates_pinned_list(run), true, &relaxation, err);
     if (status == TDM_INTERNAL) /* too large for the solver */
         *left = 0;
     if (status != TDM_OK)

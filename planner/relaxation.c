@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMOOTHING 0.6         /* weight of the best prices so far */
-#define MOST_SEARCHES 3u      /* all solutions of a program over those that are counted */
-#define MOST_ITERATIONS 50000 /* of the simplex in one solution: about a second */
+#define SMOOTHING 0.6        /* weight of the best prices so far */
+#define MOST_SEARCHES 3u     /* all solutions of a program over those that are counted */
+#define MOST_ITERATIONS 5000 /* of the simplex in one solution: most take less than 600 */
 
 static enum tdm_status no_memory(struct tdm_error *err)
 {
@@ -195,10 +195,11 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
         r->is_alike[layer] = same_cost(e, layer - 1, layer);
     ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
     ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
-    ok = (r->entries = calloc(3 * (2 * rows + ROWS) + 4, sizeof(*r->entries))) != NULL && ok;
     size_t all_rows = 3 * rows + ROWS;
+    ok = (r->entries = calloc(all_rows, sizeof(*r->entries))) != NULL && ok;
+    ok = (r->entry_of = calloc(all_rows, sizeof(*r->entry_of))) != NULL && ok;
     ok = (r->bounds = calloc(all_rows, sizeof(*r->bounds))) != NULL && ok;
-    ok = (r->kept = calloc(TDM_MOST_PLAIN * (2 * rows + ROWS + 4), sizeof(*r->kept))) != NULL && ok;
+    ok = (r->kept = calloc(TDM_MOST_PLAIN * all_rows, sizeof(*r->kept))) != NULL && ok;
     ok = (r->found = calloc(all_rows, sizeof(double))) != NULL && ok;
     ok = (r->centre = calloc(all_rows, sizeof(double))) != NULL && ok;
     ok = (r->tried = calloc(all_rows, sizeof(double))) != NULL && ok;
@@ -266,19 +267,10 @@ static enum tdm_status new_relaxation(const struct tdm_estimator *e, enum tdm_or
 enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES],
-                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
-                                   struct tdm_error *err)
+                                   const struct tdm_group_list *sizes, bool tight,
+                                   struct tdm_relaxation **out, struct tdm_error *err)
 {
-    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, false, out, err);
-}
-
-enum tdm_status tdm_relaxation_new_tight(const struct tdm_estimator *e, enum tdm_order order,
-                                         const uint64_t limit_bytes[TDM_MAX_PLACES],
-                                         const bool fixed_homes[TDM_STATES],
-                                         const struct tdm_group_list *sizes,
-                                         struct tdm_relaxation **out, struct tdm_error *err)
-{
-    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, true, out, err);
+    return new_relaxation(e, order, limit_bytes, fixed_homes, sizes, NULL, tight, out, err);
 }
 
 void tdm_relaxation_free(struct tdm_relaxation *r)
@@ -296,6 +288,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r->is_alike);
     free(r->best);
     free(r->from);
+    free(r->entry_of);
     free(r->entries);
     free(r->arcs);
     free(r->bounds);
@@ -342,7 +335,8 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
                                      struct tdm_error *err)
 {
     struct tdm_relaxation *r;
-    enum tdm_status status = tdm_relaxation_new(e, order, limit_bytes, fixed_homes, sizes, &r, err);
+    enum tdm_status status =
+        tdm_relaxation_new(e, order, limit_bytes, fixed_homes, sizes, false, &r, err);
     if (status != TDM_OK)
         return status;
     try_computing(r);
@@ -459,7 +453,7 @@ static void go_back(struct tdm_relaxation *r, const struct result *result)
 static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct tdm_enough *enough,
                                        struct tdm_error *err)
 {
-    const double slots = tdm_solver_column_value(r->solver, r->plain[r->plain_slots].number);
+    const double slots = tdm_relaxation_value(r, r->plain_slots);
     struct tdm_enough rest = *enough;
     struct result all = {.centre = NULL}, more = {.centre = NULL};
     if (r->of_bytes || slots < LITTLE || slots > 1 - LITTLE || r->bound_seconds >= enough->seconds)

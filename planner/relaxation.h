@@ -87,21 +87,14 @@ struct tdm_relaxed {
 
 /* Makes a relaxation for the estimator's step in an order, within limits of used bytes.
  * `fixed_homes`: states that stay at the estimator's homes; gradients always do. `sizes` (may be
- * NULL): the only allowed list of groups. The estimator must outlive it. The caller owns
- * *relaxation. TDM_NO_MEMORY; TDM_INTERNAL: too large for the solver. */
+ * NULL): the only allowed list of groups. `tight`: for tdm_relaxation_tighten(), with rows that no
+ * schedule is rounded from. The estimator must outlive it. The caller owns *relaxation.
+ * TDM_NO_MEMORY; TDM_INTERNAL: too large for the solver. */
 enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum tdm_order order,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES],
-                                   const struct tdm_group_list *sizes,
+                                   const struct tdm_group_list *sizes, bool tight,
                                    struct tdm_relaxation **relaxation, struct tdm_error *err);
-
-/* The same for tdm_relaxation_tighten(): with rows that no schedule is rounded from. */
-enum tdm_status tdm_relaxation_new_tight(const struct tdm_estimator *estimator,
-                                         enum tdm_order order,
-                                         const uint64_t limit_bytes[TDM_MAX_PLACES],
-                                         const bool fixed_homes[TDM_STATES],
-                                         const struct tdm_group_list *sizes,
-                                         struct tdm_relaxation **relaxation, struct tdm_error *err);
 void tdm_relaxation_free(struct tdm_relaxation *relaxation);
 
 /* A bound without a solver, in a thirtieth of the time of a solution: memory and copies are free.

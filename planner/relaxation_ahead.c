@@ -89,11 +89,10 @@ static double layer_slot_mib(const struct tdm_estimator *e, enum tdm_state state
                                          : 0;
 }
 
-static void put_in_layers(struct tdm_column *column, double mib)
+static void put_in_layers(struct tdm_relaxation *r, double mib)
 {
-    struct tdm_relaxation *r = column->r;
     for (uint32_t i = 0; i < r->layers; i++)
-        tdm_column_put(column, r->place[TDM_DEVICE][i],
+        tdm_column_put(r, r->place[TDM_DEVICE][i],
                        tdm_relaxation_has_ring(r, TDM_STATE_MOMENTS, i) ? mib : 0);
 }
 
@@ -180,40 +179,34 @@ static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err
     };
     const struct tdm_estimator *e = r->pricing.e;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
-    struct tdm_column column = {r, 0};
-    int number;
-    put_in_layers(&column,
-                  layer_slot_mib(e, TDM_STATE_MASTER) + layer_slot_mib(e, TDM_STATE_MOMENTS));
-    tdm_column_put(&column, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(e));
-    tdm_column_put(&column, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(e));
-    tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken(r) / 2);
+    put_in_layers(r, layer_slot_mib(e, TDM_STATE_MASTER) + layer_slot_mib(e, TDM_STATE_MOMENTS));
+    tdm_column_put(r, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(e));
+    tdm_column_put(r, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(e));
+    tdm_column_put(r, r->row[ROW_TAKEN], tdm_relaxation_taken(r) / 2);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
-        tdm_column_put(&column, r->row[ROW_BOTH_UPDATED + bound],
+        tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound],
                        tdm_relaxation_slot_mib(e) * TDM_MIB * r->pricing.both_fetch[bound]);
     if (r->pricing.order == TDM_CHUNK_MAJOR)
-        tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, slice));
+        tdm_column_put(r, r->row[ROW_STALL], h2d_seconds(e, slice));
     for (int k = 0; k < 2; k++)
-        tdm_column_put(&column, r->row[unused[k].less], 1);
+        tdm_column_put(r, r->row[unused[k].less], 1);
     r->plain_slots = r->plain_count;
-    enum tdm_status status = tdm_column_add(&column, "slots", 0, more_slots(e), 0, &number, err);
+    enum tdm_status status = tdm_column_add(r, "slots", 0, more_slots(e), 0, err);
     for (int k = 0; k < 2 && status == TDM_OK; k++) {
-        column = (struct tdm_column){r, 0};
-        put_in_layers(&column, -layer_slot_mib(e, unused[k].state));
-        tdm_column_put(&column, r->row[unused[k].unused], -1);
-        tdm_column_put(&column, r->row[unused[k].less], -1);
+        put_in_layers(r, -layer_slot_mib(e, unused[k].state));
+        tdm_column_put(r, r->row[unused[k].unused], -1);
+        tdm_column_put(r, r->row[unused[k].less], -1);
         r->plain_less[unused[k].state] = r->plain_count;
-        status = tdm_column_add(&column, unused[k].name, 0, more_slots(e), 0, &number, err);
+        status = tdm_column_add(r, unused[k].name, 0, more_slots(e), 0, err);
     }
     return status;
 }
 
 static enum tdm_status add_stall(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    struct tdm_column column = {r, 0};
-    int number;
-    tdm_column_put(&column, r->row[ROW_STALL], 1);
-    tdm_column_put(&column, r->row[ROW_COMPUTE], -1);
-    return tdm_column_add(&column, "stall", 0, TDM_UNBOUNDED, 0, &number, err);
+    tdm_column_put(r, r->row[ROW_STALL], 1);
+    tdm_column_put(r, r->row[ROW_COMPUTE], -1);
+    return tdm_column_add(r, "stall", 0, TDM_UNBOUNDED, 0, err);
 }
 
 /* ---- what runs ahead ---- */
@@ -237,18 +230,16 @@ static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *a
                                  struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    struct tdm_column column = {r, 0};
-    int number;
-    tdm_column_put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward);
-    tdm_column_put(&column, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head);
+    tdm_column_put(r, r->place[TDM_DEVICE][r->layers + TDM_AT_FORWARD], ahead->at_forward);
+    tdm_column_put(r, r->place[TDM_DEVICE][r->layers + TDM_AT_HEAD], ahead->at_head);
     if (ahead->slots >= 0)
-        tdm_column_put(&column, r->row[ahead->slots], -1);
-    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD], TDM_MIB * ahead->fetch);
+        tdm_column_put(r, r->row[ahead->slots], -1);
+    tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], TDM_MIB * ahead->fetch);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH && ahead->both != NULL; bound++)
-        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], TDM_MIB * ahead->both[bound]);
+        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], TDM_MIB * ahead->both[bound]);
     if (ahead->of_head)
-        tdm_column_put(&column, r->row[ROW_STALL], h2d_seconds(e, 1));
-    return tdm_column_add(&column, ahead->name, 0, ahead->most, 0, &number, err);
+        tdm_column_put(r, r->row[ROW_STALL], h2d_seconds(e, 1));
+    return tdm_column_add(r, ahead->name, 0, ahead->most, 0, err);
 }
 
 static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error *err)
@@ -287,20 +278,17 @@ static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_er
 {
     const struct tdm_estimator *e = r->pricing.e;
     const double slot = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) / TDM_MIB;
-    struct tdm_column column = {r, 0};
-    int number;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-        tdm_column_put(&column, r->place[TDM_DEVICE][i], 1);
-    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD],
+        tdm_column_put(r, r->place[TDM_DEVICE][i], 1);
+    tdm_column_put(r, r->row[ROW_FETCH_BACKWARD],
                    TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double seconds = TDM_MIB * r->pricing.both_fetch[bound];
-        tdm_column_put(&column, r->row[ROW_BOTH + bound], seconds);
-        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], seconds);
+        tdm_column_put(r, r->row[ROW_BOTH + bound], seconds);
+        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], seconds);
     }
-    return tdm_column_add(&column, "ahead_weights", 0,
-                          (tdm_relaxation_most_slots(e->base->rings.weights) - 1) * slot, 0,
-                          &number, err);
+    return tdm_column_add(r, "ahead_weights", 0,
+                          (tdm_relaxation_most_slots(e->base->rings.weights) - 1) * slot, 0, err);
 }
 
 enum tdm_status tdm_relaxation_lay_ahead(struct tdm_relaxation *r, struct tdm_error *err)

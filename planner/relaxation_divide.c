@@ -189,17 +189,6 @@ static bool is_allowed(const struct tdm_relaxation *r, const struct tdm_arc_colu
     return true;
 }
 
-static double value_of(const struct tdm_relaxation *r, uint32_t plain)
-{
-    return plain == 0 ? 0 : tdm_solver_column_value(r->solver, r->plain[plain].number);
-}
-
-/* Are homes of a state not fixed? */
-static bool is_free(const struct tdm_relaxation *r, int state)
-{
-    return r->is_free[state];
-}
-
 /* Lets program and prices be those of a part. */
 static void enter(struct tdm_relaxation *r, const enum choice choice[CHOICES], double most_slots)
 {
@@ -219,7 +208,7 @@ static void enter(struct tdm_relaxation *r, const enum choice choice[CHOICES], d
                          choice[SLOTS] == ABSENT ? 0 : most_slots);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
         const enum choice ring = choice[HOMES + state];
-        if (!is_free(r, state))
+        if (!r->is_free[state])
             continue;
         const double layers = r->layers;
         tdm_relaxation_limit(r, r->plain_home[state], ring == ABSENT ? layers : 0,
@@ -241,7 +230,7 @@ static bool has_ring(const struct tdm_relaxation *r, const struct part *part, in
 static bool find_open(const struct division *d, const struct part *part, double share[CHOICES])
 {
     const struct tdm_relaxation *r = d->r;
-    const double slots = value_of(r, r->plain_slots);
+    const double slots = tdm_relaxation_value(r, r->plain_slots);
     bool any = false;
     memset(share, 0, CHOICES * sizeof(*share));
     for (uint32_t i = 0; i < r->arc_count; i++) {
@@ -253,9 +242,9 @@ static bool find_open(const struct division *d, const struct part *part, double 
         any =
             any || (part->choice[kind] == OPEN && share[kind] > LITTLE && has_ring(r, part, kind));
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
-        const double near = value_of(r, r->plain_home[state]) / r->layers,
-                     lacks = near + value_of(r, r->plain_less[state]);
-        if (part->choice[HOMES + state] == OPEN && is_free(r, state) && lacks > LITTLE &&
+        const double near = tdm_relaxation_value(r, r->plain_home[state]) / r->layers,
+                     lacks = near + tdm_relaxation_value(r, r->plain_less[state]);
+        if (part->choice[HOMES + state] == OPEN && r->is_free[state] && lacks > LITTLE &&
             near < 1 - LITTLE / r->layers) {
             share[HOMES + state] = lacks;
             any = true;
@@ -293,16 +282,17 @@ static enum tdm_status push(struct division *d, const struct part *of, struct td
 
 static bool lacks_memory(const struct tdm_relaxation *r)
 {
-    return tdm_solver_column_value(r->solver, r->excess[TDM_DEVICE]) > 0 ||
-           tdm_solver_column_value(r->solver, r->excess[r->pricing.far]) > 0;
+    return tdm_relaxation_value(r, r->plain_excess[TDM_DEVICE]) > 0 ||
+           tdm_relaxation_value(r, r->plain_excess[r->pricing.far]) > 0;
 }
 
 static void set_excess_price(struct tdm_relaxation *r, double price)
 {
     for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
-        r->plain[r->plain_excess[place]].cost = price;
-        tdm_solver_cost(r->solver, r->excess[place], price);
+        struct tdm_plain_column *excess = &r->plain[r->plain_excess[place]];
+        excess->cost = price;
+        tdm_solver_cost(r->solver, excess->number, price);
     }
 }
 

@@ -202,17 +202,18 @@ struct tdm_relaxation {
     int *node;                  /* [layers] */
     int *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
     int row[ROWS];
-    int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_MAX_PLACES];
-    /* numbers in `plain` of columns whose limits or costs change; 0: there is no such column */
+    /* numbers in `plain`; 0: there is no such column */
     uint32_t plain_slots, plain_tied, plain_home[TDM_STATES], plain_less[TDM_STATES];
-    uint32_t plain_excess[TDM_MAX_PLACES];
+    uint32_t plain_embedding[TDM_STATES], plain_head[TDM_STATES], plain_excess[TDM_MAX_PLACES];
     double excess_price;    /* per MiB */
     bool *allowed;          /* [layers * layers]: arcs */
     bool *is_alike;         /* [layers]: a layer's costs equal those of the layer below */
     double *best;           /* [layers + 1] of the dynamic program */
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of the column under construction */
+    /* of that column, and by row the number of its entry, from 1 on; 0: none. [row_count] each */
     struct tdm_entry *entries;
+    uint32_t *entry_of, entry_count;
     uint32_t arc_count, arc_capacity;
     struct tdm_arc_column *arcs; /* [arc_count] */
     unsigned solutions;          /* made so far */
@@ -239,19 +240,17 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
                                    const uint64_t limit_bytes[TDM_MAX_PLACES],
                                    const bool fixed_homes[TDM_STATES], struct tdm_error *err);
 
-/* A column under construction, in `r->entries`. tdm_column_put() adds an entry, if the row exists
- * and the value is not 0. tdm_column_add() adds the column, which is not an arc. */
-struct tdm_column {
-    struct tdm_relaxation *r;
-    size_t count;
-};
+/* tdm_column_put() adds to an entry of the column under construction, if the row exists.
+ * tdm_column_add() adds the column, which is not an arc, to the program and begins a new one. */
+void tdm_column_put(struct tdm_relaxation *r, int row, double value);
+enum tdm_status tdm_column_add(struct tdm_relaxation *r, const char *name, double least,
+                               double most, double cost, struct tdm_error *err);
 
-void tdm_column_put(struct tdm_column *column, int row, double value);
+/* The value of a column in the last solution, by its number in `plain`; 0 for 0. */
+double tdm_relaxation_value(const struct tdm_relaxation *r, uint32_t plain);
 
 /* Changes the limits of a column by its number in `plain`; does nothing for 0. */
 void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least, double most);
-enum tdm_status tdm_column_add(struct tdm_column *column, const char *name, double least,
-                               double most, double cost, int *number, struct tdm_error *err);
 
 /* Seconds of one copy of a unit's state. */
 double tdm_relaxation_unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,

@@ -434,25 +434,37 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
 
 /* ---- columns ---- */
 
-void tdm_column_put(struct tdm_column *column, int row, double value)
+void tdm_column_put(struct tdm_relaxation *r, int row, double value)
 {
-    if (row >= 0 && (value > 0 || value < 0))
-        column->r->entries[column->count++] = (struct tdm_entry){row, value};
+    if (row < 0 || !(value > 0 || value < 0))
+        return;
+    if (r->entry_of[row] == 0) {
+        r->entries[r->entry_count] = (struct tdm_entry){row, 0};
+        r->entry_of[row] = ++r->entry_count;
+    }
+    r->entries[r->entry_of[row] - 1].value += value;
 }
 
-enum tdm_status tdm_column_add(struct tdm_column *column, const char *name, double least,
-                               double most, double cost, int *number, struct tdm_error *err)
+/* Ends the column. Returns the number of its entries. */
+static size_t take_column(struct tdm_relaxation *r)
 {
-    struct tdm_relaxation *r = column->r;
+    const size_t count = r->entry_count;
+    for (; r->entry_count > 0; r->entry_count--)
+        r->entry_of[r->entries[r->entry_count - 1].row] = 0;
+    return count;
+}
+
+enum tdm_status tdm_column_add(struct tdm_relaxation *r, const char *name, double least,
+                               double most, double cost, struct tdm_error *err)
+{
     struct tdm_plain_column *plain = &r->plain[r->plain_count++];
+    const size_t count = take_column(r);
     *plain = (struct tdm_plain_column){
-        .least = least, .most = most, .cost = cost, .first = r->kept_count, .count = column->count};
-    memcpy(r->kept + r->kept_count, r->entries, column->count * sizeof(*r->entries));
-    r->kept_count += column->count;
-    enum tdm_status status = tdm_solver_column(r->solver, name, least, most, cost, r->entries,
-                                               column->count, &plain->number, err);
-    *number = plain->number;
-    return status;
+        .least = least, .most = most, .cost = cost, .first = r->kept_count, .count = count};
+    memcpy(r->kept + r->kept_count, r->entries, count * sizeof(*r->entries));
+    r->kept_count += count;
+    return tdm_solver_column(r->solver, name, least, most, cost, r->entries, count, &plain->number,
+                             err);
 }
 
 void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least, double most)
@@ -464,34 +476,29 @@ void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least
     tdm_solver_limit(r->solver, r->plain[plain].number, least, most);
 }
 
+double tdm_relaxation_value(const struct tdm_relaxation *r, uint32_t plain)
+{
+    return plain == 0 ? 0 : tdm_solver_column_value(r->solver, r->plain[plain].number);
+}
+
 static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    struct tdm_column forward = {r, 0};
+    static const int of_forward[] = {ROW_FETCH_FORWARD, ROW_SEND_FORWARD, ROW_BOTH, ROW_BOTH_LAST};
+    static const int of_backward[] = {
+        ROW_COMPUTE,      ROW_FETCH_BACKWARD,    ROW_SEND_BACKWARD, ROW_SEND_UPDATED,
+        ROW_BOTH,         ROW_BOTH_LAST,         ROW_BOTH_BACKWARD, ROW_BOTH_BACKWARD_LAST,
+        ROW_BOTH_UPDATED, ROW_BOTH_UPDATED_LAST, ROW_TAKEN,
+    };
     const double cost = r->of_bytes ? 0 : 1;
-    int number;
-    tdm_column_put(&forward, r->row[ROW_FETCH_FORWARD], 1);
-    tdm_column_put(&forward, r->row[ROW_SEND_FORWARD], 1);
-    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
-        tdm_column_put(&forward, r->row[ROW_BOTH + bound], 1);
-    enum tdm_status status =
-        tdm_column_add(&forward, "forward",
-                       forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
-                       TDM_UNBOUNDED, cost, &number, err);
-    struct tdm_column backward = {r, 0};
-    tdm_column_put(&backward, r->row[ROW_COMPUTE], 1);
-    tdm_column_put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
-    tdm_column_put(&backward, r->row[ROW_SEND_BACKWARD], 1);
-    tdm_column_put(&backward, r->row[ROW_SEND_UPDATED], 1);
-    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
-        tdm_column_put(&backward, r->row[ROW_BOTH + bound], 1);
-        tdm_column_put(&backward, r->row[ROW_BOTH_BACKWARD + bound], 1);
-        tdm_column_put(&backward, r->row[ROW_BOTH_UPDATED + bound], 1);
-    }
-    tdm_column_put(&backward, r->row[ROW_TAKEN], 1);
-    if (status == TDM_OK)
-        status =
-            tdm_column_add(&backward, "backward", r->least_host, TDM_UNBOUNDED, cost, &number, err);
-    return status;
+    for (size_t i = 0; i < sizeof(of_forward) / sizeof(of_forward[0]); i++)
+        tdm_column_put(r, r->row[of_forward[i]], 1);
+    enum tdm_status status = tdm_column_add(
+        r, "forward", forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
+        TDM_UNBOUNDED, cost, err);
+    for (size_t i = 0; i < sizeof(of_backward) / sizeof(of_backward[0]); i++)
+        tdm_column_put(r, r->row[of_backward[i]], 1);
+    return status == TDM_OK ? tdm_column_add(r, "backward", r->least_host, TDM_UNBOUNDED, cost, err)
+                            : status;
 }
 
 /* Adds columns for memory beyond the limits, at a price per MiB that no schedule pays. If bytes are
@@ -504,52 +511,19 @@ static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *er
     double price = r->excess_price = 0.1 * tdm_estimator_forward_seconds(r->pricing.e);
     for (int k = 0; k < TDM_PLANNED_PLACES && status == TDM_OK; k++) {
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
-        struct tdm_column column = {r, 0};
         char name[32];
         if (r->of_bytes)
             price = place == r->least ? 1 : PRICE_OF_OTHER;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-            tdm_column_put(&column, r->place[place][i], -1);
-        tdm_column_put(&column, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
+            tdm_column_put(r, r->place[place][i], -1);
+        tdm_column_put(r, r->row[tdm_is_far(place) ? ROW_FAR_END : ROW_END], -1);
         if (!tdm_is_far(place))
-            tdm_column_put(&column, r->row[ROW_EMBEDDING], -1);
+            tdm_column_put(r, r->row[ROW_EMBEDDING], -1);
         snprintf(name, sizeof(name), "excess_%s", place_name(r, place));
         r->plain_excess[place] = r->plain_count;
-        status = tdm_column_add(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
+        status = tdm_column_add(r, name, 0, TDM_UNBOUNDED, price, err);
     }
     return status;
-}
-
-/* Seconds of the link for a unit's state, which is fetched so many times. */
-static double both_seconds(const struct tdm_relaxation *r, int bound, double times,
-                           enum tdm_state state, uint32_t unit)
-{
-    const struct tdm_estimator *e = r->pricing.e;
-    return times * (double)tdm_estimator_unit_bytes(e, state, unit) * r->pricing.both_fetch[bound] +
-           tdm_relaxation_sent_bytes(e, state, unit) * r->pricing.both_send[bound];
-}
-
-/* Adds the copies saved by each unit at home on the device. */
-static void put_copies(struct tdm_column *column, enum tdm_state state, uint32_t unit,
-                       bool in_forward)
-{
-    struct tdm_relaxation *r = column->r;
-    const struct tdm_estimator *e = r->pricing.e;
-    double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit);
-    double times = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
-    const struct in_backward backward = copies_in_backward(r, state, unit);
-    tdm_column_put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
-    tdm_column_put(column, r->row[ROW_FETCH_BACKWARD], backward.fetch);
-    tdm_column_put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
-    tdm_column_put(column, r->row[ROW_SEND_UPDATED],
-                   is_updated_late(r, unit) ? sent_seconds(e, state, unit) : 0);
-    tdm_column_put(column, r->row[ROW_COMPUTE], seconds_after_all(r, state, unit));
-    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
-        tdm_column_put(column, r->row[ROW_BOTH + bound],
-                       both_seconds(r, bound, times, state, unit));
-        tdm_column_put(column, r->row[ROW_BOTH_BACKWARD + bound], backward.both[bound]);
-        tdm_column_put(column, r->row[ROW_BOTH_UPDATED + bound], backward.updated[bound]);
-    }
 }
 
 bool tdm_relaxation_has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
@@ -599,80 +573,108 @@ static double buffer_mib_at_embedding(const struct tdm_relaxation *r, enum tdm_s
            TDM_MIB;
 }
 
+static double unit_mib(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    return (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
+}
+
+/* Puts MiB of a state: on the device, where its ring for layers is not counted and where it is, and
+ * on the host. */
+static void put_bytes(struct tdm_relaxation *r, enum tdm_state state, double device_mib,
+                      double ring_mib, double far_mib)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+        tdm_column_put(r, r->place[TDM_DEVICE][i],
+                       tdm_relaxation_has_ring(r, state, i) ? ring_mib : device_mib);
+        tdm_column_put(r, r->place[e->far][i], far_mib);
+    }
+    tdm_column_put(r, r->row[ROW_EMBEDDING], state == TDM_STATE_WEIGHTS ? ring_mib : device_mib);
+    tdm_column_put(r, r->row[ROW_END], has_rings_at_end(e) ? ring_mib : device_mib);
+    tdm_column_put(r, r->row[ROW_FAR_END], far_mib);
+}
+
+/* Puts the copies of a unit's state at home on the host, `times` times. */
+static void put_copies(struct tdm_relaxation *r, enum tdm_state state, uint32_t unit, double times)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const double bytes = (double)tdm_estimator_unit_bytes(e, state, unit);
+    const double sent = sent_seconds(e, state, unit);
+    const bool in_forward =
+        state == TDM_STATE_WEIGHTS && unit != tdm_model_head_unit(e->base->model);
+    const double fetches = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
+    const struct in_backward backward = copies_in_backward(r, state, unit);
+    if (in_forward)
+        tdm_column_put(r, r->row[ROW_FETCH_FORWARD],
+                       -times * tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, unit));
+    tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], -times * backward.fetch);
+    tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -times * sent);
+    tdm_column_put(r, r->row[ROW_SEND_UPDATED], is_updated_late(r, unit) ? -times * sent : 0);
+    tdm_column_put(r, r->row[ROW_COMPUTE], -times * seconds_after_all(r, state, unit));
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        const double both = fetches * bytes * r->pricing.both_fetch[bound] +
+                            tdm_relaxation_sent_bytes(e, state, unit) * r->pricing.both_send[bound];
+        tdm_column_put(r, r->row[ROW_BOTH + bound], -times * both);
+        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -times * backward.both[bound]);
+        tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound], -times * backward.updated[bound]);
+    }
+}
+
+/* Puts what it changes if a unit's state is at home on the device instead. `ring`: the part of a
+ * slot of its ring that is not there then. */
+static void put_near(struct tdm_relaxation *r, enum tdm_state state, uint32_t unit, double ring)
+{
+    const double mib = unit_mib(r->pricing.e, state, unit);
+    put_bytes(r, state, mib, mib * (1 - ring), -mib);
+    put_copies(r, state, unit, -1);
+    tdm_column_put(r, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, unit));
+}
+
+/* Puts the buffers of embedding or head, and the wait for its state, `times` times. */
+static void put_buffers(struct tdm_relaxation *r, enum tdm_state state, bool head, double times)
+{
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        tdm_column_put(r, r->place[TDM_DEVICE][i], times * buffer_mib(r, state, head, i));
+    tdm_column_put(r, r->row[ROW_EMBEDDING], times * buffer_mib_at_embedding(r, state, head));
+    if (head)
+        tdm_column_put(r, r->row[ROW_STALL], -times * tdm_relaxation_stall_seconds(r, state));
+}
+
 /* Adds the column of layers at home on the device beside which there is a ring. Where some layers
  * pass it, it is there as a whole, and the column of layers is counted with a part of it. */
 static enum tdm_status add_beside(struct tdm_relaxation *r, enum tdm_state state,
                                   struct tdm_error *err)
 {
-    const struct tdm_estimator *e = r->pricing.e;
-    struct tdm_column column = {r, 0};
-    const double mib =
-        LEAST_SLOTS * (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB / r->layers;
-    int number;
     char name[48];
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-        tdm_column_put(&column, r->place[TDM_DEVICE][i],
-                       tdm_relaxation_has_ring(r, state, i) ? mib : 0);
-    tdm_column_put(&column, r->row[ROW_EMBEDDING], state == TDM_STATE_WEIGHTS ? mib : 0);
-    tdm_column_put(&column, r->row[ROW_END], has_rings_at_end(e) ? mib : 0);
-    tdm_column_put(&column, r->row[ROW_BESIDE + (int)state], 1);
+    put_bytes(r, state, 0, LEAST_SLOTS * unit_mib(r->pricing.e, state, 0) / r->layers, 0);
+    tdm_column_put(r, r->row[ROW_BESIDE + (int)state], 1);
     snprintf(name, sizeof(name), "%s_beside_ring", tdm_state_name(state));
-    return tdm_column_add(&column, name, 0, TDM_UNBOUNDED, 0, &number, err);
+    return tdm_column_add(r, name, 0, TDM_UNBOUNDED, 0, err);
 }
 
-/* Puts the entries of a layer's state at home on the device. Rows already count all layers as if
- * none were, so entries are differences. `ring`: the part of its ring that is not there then. */
-static void put_home(struct tdm_column *column, enum tdm_state state, double ring)
+/* Puts a layer's state at home on the device. Rows already count all layers as if none were. */
+static void put_home(struct tdm_relaxation *r, enum tdm_state state, double ring)
 {
-    struct tdm_relaxation *r = column->r;
-    const struct tdm_estimator *e = r->pricing.e;
-    double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
-    bool weights = state == TDM_STATE_WEIGHTS;
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        tdm_column_put(column, r->place[TDM_DEVICE][i],
-                       mib * (tdm_relaxation_has_ring(r, state, i) ? 1 - ring : 1));
-        tdm_column_put(column, r->place[e->far][i], -mib);
-    }
-    tdm_column_put(column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - ring : 1));
-    tdm_column_put(column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - ring : 1));
-    tdm_column_put(column, r->row[ROW_FAR_END], -mib);
-    put_copies(column, state, 0, weights);
-    if (weights)
-        tdm_column_put(column, r->row[ROW_AGAIN], 1);
-    tdm_column_put(column, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, 0));
-    if (!weights)
-        tdm_column_put(column,
+    put_near(r, state, 0, ring);
+    if (state == TDM_STATE_WEIGHTS)
+        tdm_column_put(r, r->row[ROW_AGAIN], 1);
+    else
+        tdm_column_put(r,
                        r->row[state == TDM_STATE_MASTER ? ROW_UNUSED_MASTER : ROW_UNUSED_MOMENTS],
                        tdm_relaxation_unused_slots(r));
+    r->plain_home[state] = r->plain_count;
 }
 
 /* Adds the column of layers at home on the device. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
                                 struct tdm_error *err)
 {
-    const struct tdm_schedule *base = r->pricing.e->base;
-    struct tdm_column column = {r, 0};
-    double layers = r->layers;
-    put_home(&column, state, LEAST_SLOTS / layers);
-    tdm_column_put(&column, r->row[ROW_BESIDE + (int)state], -1);
-    double least = fixed ? base->homes[state].device_layers : 0;
-    double most = fixed ? base->homes[state].device_layers : layers;
-    r->is_free[state] = least < most;
-    r->plain_home[state] = r->plain_count;
-    return tdm_column_add(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
-}
-
-/* Sums the entries of a column that are in the same row. */
-static void merge(struct tdm_column *column)
-{
-    struct tdm_relaxation *r = column->r;
-    double *sums = r->tried; /* not in use yet */
-    memset(sums, 0, (size_t)r->row_count * sizeof(*sums));
-    for (size_t i = 0; i < column->count; i++)
-        sums[r->entries[i].row] += r->entries[i].value;
-    column->count = 0;
-    for (int row = 0; row < r->row_count; row++)
-        tdm_column_put(column, row, sums[row]);
+    const double layers = r->layers, base = r->pricing.e->base->homes[state].device_layers;
+    put_home(r, state, LEAST_SLOTS / layers);
+    tdm_column_put(r, r->row[ROW_BESIDE + (int)state], -1);
+    r->is_free[state] = !fixed;
+    return tdm_column_add(r, tdm_state_name(state), fixed ? base : 0, fixed ? base : layers, 0,
+                          err);
 }
 
 /* Adds the column of layers with all their state at home on the device, where they are then
@@ -680,135 +682,66 @@ static void merge(struct tdm_column *column)
  * there as a whole. */
 static enum tdm_status add_tied(struct tdm_relaxation *r, struct tdm_error *err)
 {
-    struct tdm_column column = {r, 0};
-    int number;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        put_home(&column, (enum tdm_state)state, 0);
-    tdm_column_put(&column, r->row[ROW_TAKEN], r->tied_host);
-    tdm_column_put(&column, r->row[ROW_COMPUTE], -r->tied_compute);
-    merge(&column);
+        put_home(r, (enum tdm_state)state, 0);
+    tdm_column_put(r, r->row[ROW_TAKEN], r->tied_host);
+    tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
     r->plain_tied = r->plain_count;
-    enum tdm_status status = tdm_column_add(&column, "tied", 0, r->most_tied, 0, &number, err);
-    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        r->home[state] = number;
-    return status;
+    return tdm_column_add(r, "tied", 0, r->most_tied, 0, err);
 }
 
 /* Adds the column of embedding or head at home on the device. */
 static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state, bool head,
                                  bool fixed, struct tdm_error *err)
 {
-    const struct tdm_estimator *e = r->pricing.e;
-    const struct tdm_schedule *base = e->base;
-    struct tdm_column column = {r, 0};
-    uint32_t unit = head ? tdm_model_head_unit(base->model) : tdm_model_embedding_unit(base->model);
-    double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        tdm_column_put(&column, r->place[TDM_DEVICE][i], mib - buffer_mib(r, state, head, i));
-        tdm_column_put(&column, r->place[e->far][i], -mib);
-    }
-    tdm_column_put(&column, r->row[ROW_EMBEDDING], mib - buffer_mib_at_embedding(r, state, head));
-    tdm_column_put(&column, r->row[ROW_END], mib);
-    tdm_column_put(&column, r->row[ROW_FAR_END], -mib);
-    bool in_forward = state == TDM_STATE_WEIGHTS && !head;
-    tdm_column_put(&column, r->row[ROW_TAKEN], tdm_relaxation_taken_less(r, state, unit));
-    if (head)
-        tdm_column_put(&column, r->row[ROW_STALL], tdm_relaxation_stall_seconds(r, state));
-    put_copies(&column, state, unit, in_forward);
+    const struct tdm_schedule *base = r->pricing.e->base;
     char name[48];
+    put_near(r, state,
+             head ? tdm_model_head_unit(base->model) : tdm_model_embedding_unit(base->model), 0);
+    put_buffers(r, state, head, -1);
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
     bool near = !tdm_is_far(head ? base->homes[state].head : base->homes[state].embedding);
     double least = fixed && near ? 1 : 0, most = fixed && !near ? 0 : 1;
-    return tdm_column_add(&column, name, least, most, 0,
-                          head ? &r->head[state] : &r->embedding[state], err);
+    (head ? r->plain_head : r->plain_embedding)[state] = r->plain_count;
+    return tdm_column_add(r, name, least, most, 0, err);
 }
 
 /* Adds the column of all states when none is at home on the device; it is always 1. */
 static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    const struct tdm_schedule *base = e->base;
-    const uint32_t units[] = {tdm_model_embedding_unit(base->model),
-                              tdm_model_head_unit(base->model)};
-    size_t rows = 2 * ((size_t)r->layers + TDM_MORE_ROWS) + ROWS;
-    double *device = calloc(rows, sizeof(double));
-    if (device == NULL)
-        return no_memory(err);
-    double *far = device + r->layers + TDM_MORE_ROWS, *alone = far + r->layers + TDM_MORE_ROWS;
+    const uint32_t units[] = {tdm_model_embedding_unit(e->base->model),
+                              tdm_model_head_unit(e->base->model)};
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++) {
-        enum tdm_state state = (enum tdm_state)s;
-        bool weights = state == TDM_STATE_WEIGHTS, comes = tdm_estimator_comes(e, state);
-        double slots = LEAST_SLOTS;
-        double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
-        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-            device[i] += tdm_relaxation_has_ring(r, state, i) ? slots * mib : 0;
-            far[i] += r->layers * mib;
-        }
-        alone[ROW_EMBEDDING] += weights ? slots * mib : 0;
-        alone[ROW_END] += has_rings_at_end(e) ? slots * mib : 0;
-        alone[ROW_FAR_END] += r->layers * mib;
-        for (uint32_t k = 0; k < r->layers + 2; k++) {
-            uint32_t unit = k < r->layers ? k : units[k - r->layers];
-            bool in_forward = weights && (k < r->layers || unit == units[0]);
-            double bytes = (double)tdm_estimator_unit_bytes(e, state, k < r->layers ? 0 : unit);
-            double fetch =
-                tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, k < r->layers ? 0 : unit);
-            double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
-            alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
-            const struct in_backward backward =
-                copies_in_backward(r, state, k < r->layers ? 0 : unit);
-            alone[ROW_FETCH_BACKWARD] -= backward.fetch;
-            double sent = sent_seconds(e, state, k < r->layers ? 0 : unit);
-            alone[ROW_SEND_BACKWARD] -= sent;
-            alone[ROW_SEND_UPDATED] -= is_updated_late(r, unit) ? sent : 0;
-            alone[ROW_COMPUTE] -= seconds_after_all(r, state, unit);
-            for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
-                alone[ROW_BOTH + bound] -=
-                    both_seconds(r, bound, times, state, k < r->layers ? 0 : unit);
-                alone[ROW_BOTH_BACKWARD + bound] -= backward.both[bound];
-                alone[ROW_BOTH_UPDATED + bound] -= backward.updated[bound];
-            }
-            if (k < r->layers)
-                continue;
-            bool head = unit == units[1];
-            alone[ROW_STALL] -= head ? tdm_relaxation_stall_seconds(r, state) : 0;
-            for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-                device[i] += buffer_mib(r, state, head, i);
-                far[i] += bytes / TDM_MIB;
-            }
-            alone[ROW_EMBEDDING] += buffer_mib_at_embedding(r, state, head);
-            alone[ROW_FAR_END] += bytes / TDM_MIB;
+        const enum tdm_state state = (enum tdm_state)s;
+        const double mib = unit_mib(e, state, 0);
+        put_bytes(r, state, 0, LEAST_SLOTS * mib, r->layers * mib);
+        for (uint32_t layer = 0; layer < r->layers; layer++)
+            put_copies(r, state, 0, 1);
+        for (int head = 0; head < 2; head++) {
+            put_bytes(r, state, 0, 0, unit_mib(e, state, units[head]));
+            put_copies(r, state, units[head], 1);
+            put_buffers(r, state, head, 1);
         }
     }
-    alone[ROW_TAKEN] -= tdm_relaxation_taken(r);
-    struct tdm_column column = {r, 0};
-    int number;
-    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        tdm_column_put(&column, r->place[TDM_DEVICE][i], device[i]);
-        tdm_column_put(&column, r->place[e->far][i], far[i]);
-    }
-    for (int i = 0; i < ROWS; i++)
-        tdm_column_put(&column, r->row[i], alone[i]);
-    free(device);
-    return tdm_column_add(&column, "states", 1, 1, 0, &number, err);
+    tdm_column_put(r, r->row[ROW_TAKEN], -tdm_relaxation_taken(r));
+    return tdm_column_add(r, "states", 1, 1, 0, err);
 }
 
 /* Adds the column of layers whose weights are fetched again for a rerun. */
 static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error *err)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    struct tdm_column column = {r, 0};
-    int number;
-    tdm_column_put(&column, r->row[ROW_AGAIN], 1);
-    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD],
+    tdm_column_put(r, r->row[ROW_AGAIN], 1);
+    tdm_column_put(r, r->row[ROW_FETCH_BACKWARD],
                    -tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, TDM_STATE_WEIGHTS, 0));
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double seconds = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
                                r->pricing.both_fetch[bound];
-        tdm_column_put(&column, r->row[ROW_BOTH + bound], -seconds);
-        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], -seconds);
+        tdm_column_put(r, r->row[ROW_BOTH + bound], -seconds);
+        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -seconds);
     }
-    return tdm_column_add(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
+    return tdm_column_add(r, "refetched", 0, TDM_UNBOUNDED, 0, err);
 }
 
 static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
@@ -856,7 +789,6 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
                                        struct tdm_error *err)
 {
     char name[48];
-    struct tdm_column column = {r, 0};
     if (r->arc_count == r->arc_capacity) {
         const uint32_t capacity = 2 * r->arc_capacity + 256;
         struct tdm_arc_column *arcs = realloc(r->arcs, capacity * sizeof(*arcs));
@@ -865,30 +797,29 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
         r->arcs = arcs;
         r->arc_capacity = capacity;
     }
-    tdm_column_put(&column, r->node[a], 1);
-    tdm_column_put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
+    tdm_column_put(r, r->node[a], 1);
+    tdm_column_put(r, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
     for (int k = 0; k < TDM_PLANNED_PLACES; k++) {
         enum tdm_place place = tdm_planned_place(r->pricing.e->base, k);
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
-            tdm_column_put(&column, r->place[place][i], r->use.place[place][i]);
+            tdm_column_put(r, r->place[place][i], r->use.place[place][i]);
     }
-    tdm_column_put(&column, r->row[ROW_COMPUTE], -r->use.compute);
-    tdm_column_put(&column, r->row[ROW_FETCH_FORWARD], -r->use.fetch[TDM_IN_FORWARD]);
-    tdm_column_put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
-    tdm_column_put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
-    tdm_column_put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
+    tdm_column_put(r, r->row[ROW_COMPUTE], -r->use.compute);
+    tdm_column_put(r, r->row[ROW_FETCH_FORWARD], -r->use.fetch[TDM_IN_FORWARD]);
+    tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
+    tdm_column_put(r, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
+    tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double backward = r->use.both[TDM_IN_BACKWARD][bound];
-        tdm_column_put(&column, r->row[ROW_BOTH + bound],
-                       -r->use.both[TDM_IN_FORWARD][bound] - backward);
-        tdm_column_put(&column, r->row[ROW_BOTH_BACKWARD + bound], -backward);
+        tdm_column_put(r, r->row[ROW_BOTH + bound], -r->use.both[TDM_IN_FORWARD][bound] - backward);
+        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -backward);
     }
-    tdm_column_put(&column, r->row[ROW_AGAIN], -r->use.again);
+    tdm_column_put(r, r->row[ROW_AGAIN], -r->use.again);
     struct tdm_arc_column *arc = &r->arcs[r->arc_count];
     memcpy(arc->far, r->use.far, sizeof(arc->far));
     snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arc_count);
     enum tdm_status status = tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries,
-                                               column.count, &arc->number, err);
+                                               take_column(r), &arc->number, err);
     r->arc_count += status == TDM_OK;
     return status;
 }

@@ -7,9 +7,9 @@
 void tdm_relaxation_read(struct tdm_relaxation *r)
 {
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
-        r->relaxed.device_layers[state] = tdm_solver_column_value(r->solver, r->home[state]);
-        r->relaxed.embedding[state] = tdm_solver_column_value(r->solver, r->embedding[state]);
-        r->relaxed.head[state] = tdm_solver_column_value(r->solver, r->head[state]);
+        r->relaxed.device_layers[state] = tdm_relaxation_value(r, r->plain_home[state]);
+        r->relaxed.embedding[state] = tdm_relaxation_value(r, r->plain_embedding[state]);
+        r->relaxed.head[state] = tdm_relaxation_value(r, r->plain_head[state]);
     }
 }
 

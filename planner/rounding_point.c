@@ -185,7 +185,8 @@ static void set_splits(struct tdm_local_search *s, uint32_t at, uint32_t chunks)
         group->held = at < 2 * chunks ? s->held : TDM_SET_INPUT;
         group->held_from_chunk = at < chunks ? 0 : at < 2 * chunks ? at - chunks : 0;
         if (s->point.order == TDM_LAYER_MAJOR) {
-            group->kv = tdm_set_has(group->kept, TDM_STORE_KV) ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
+            const bool keeps = tdm_set_has(group->kept, TDM_STORE_KV) || (s->far_kv && at < chunks);
+            group->kv = keeps ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
             group->kv_place = s->far_kv ? group->kept_place : TDM_DEVICE;
         }
     }

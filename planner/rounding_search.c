@@ -16,11 +16,15 @@ static const struct stored_sets {
     {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, false},
     {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
     {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
+    {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT, true},
 };
 /* a start may be slower than the best schedule known by so much */
 #define EVENLY_SLOWER 1.04
 
+/* the last one only where some layers are at home on the device and others are updated on the
+ * host: with it elsewhere plans were slower */
 #define STORED_SETS (sizeof(stored_sets) / sizeof(stored_sets[0]))
+#define USUAL_SETS (STORED_SETS - 1)
 
 static void choose_sets(struct tdm_local_search *s, size_t number)
 {
@@ -99,7 +103,7 @@ static void start_groups(struct tdm_local_search *s)
     uint32_t best_size = 1;
     for (uint32_t size = 1; size <= layers && !s->limits->fixed_groups; size += 1 + size / 3)
         for (unsigned start = 0; start < 4; start++)
-            for (size_t sets = 0; sets < STORED_SETS; sets++) {
+            for (size_t sets = 0; sets < USUAL_SETS; sets++) {
                 make_equal_groups(s, size,
                                   start % 2 ? tdm_far_place(s->space->schedule) : TDM_DEVICE);
                 if (start / 2)
@@ -125,7 +129,7 @@ static void start_homes(struct tdm_local_search *s)
     const bool *fixed = s->limits->fixed_homes;
     const bool tied = s->limits->tied && !fixed[TDM_STATE_WEIGHTS];
     for (uint32_t near = 0; near < layers && tied; near += 1 + near / 4)
-        for (size_t sets = 0; sets < STORED_SETS; sets++) {
+        for (size_t sets = 0; sets < (near > 0 ? STORED_SETS : USUAL_SETS); sets++) {
             choose_sets(s, sets);
             tdm_rounding_set_layers(s, TDM_STATE_WEIGHTS, near);
             if (tdm_rounding_decide_fit(s))
@@ -226,7 +230,7 @@ static bool start_evenly(struct tdm_local_search *s)
 /* Searches places, homes and groups, each with the splits that fit. */
 static void search_structure(struct tdm_local_search *s)
 {
-    for (size_t i = 0; i < STORED_SETS; i++) {
+    for (size_t i = 0; i < USUAL_SETS; i++) {
         choose_sets(s, i);
         if (tdm_rounding_decide_fit(s))
             s->sets = i;

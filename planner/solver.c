@@ -276,8 +276,8 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, stru
         how.msg_lev = GLP_MSG_OFF;
         how.it_lim = iterations;
         code = glp_simplex(solver->problem, &how);
-        /* numerical trouble, of which no solution can be one, too: start again */
-        if (code != GLP_EITLIM && (code != 0 || glp_get_status(solver->problem) == GLP_NOFEAS)) {
+        /* a cycle, or numerical trouble, of which no solution can be one, too: start again */
+        if (code != 0 || glp_get_status(solver->problem) == GLP_NOFEAS) {
             glp_std_basis(solver->problem);
             how.presolve = GLP_ON;
             code = glp_simplex(solver->problem, &how);
