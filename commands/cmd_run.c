@@ -3,7 +3,6 @@
  * program has the backends. */
 #include "commands/run_arguments.h"
 
-#include "base/text.h"
 #include "base/units.h"
 #include "commands/cmd.h"
 #include "commands/common_options.h"
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MOST_STEPS (UINT64_C(1) << 40)
 

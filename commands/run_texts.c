@@ -27,10 +27,11 @@ static enum tdm_status find_name(const char *text, size_t *length, struct tdm_er
         return tdm_fail(err, TDM_USAGE,
                         "--validation \"%.64s\": the name has %zu letters; at most %d are possible",
                         text, before, TDM_TEXT_NAME - 1);
-    tdm_fail(err, TDM_USAGE,
-             "--validation \"%.64s\": the name before \"=\" may have the letters a to z and A to Z, "
-             "digits, \"_\", \"-\" and \".\"",
-             text);
+    tdm_fail(
+        err, TDM_USAGE,
+        "--validation \"%.64s\": the name before \"=\" may have the letters a to z and A to Z, "
+        "digits, \"_\", \"-\" and \".\"",
+        text);
     return tdm_hint(err, "if it is the name of a file, give it as ./FILE");
 }
 

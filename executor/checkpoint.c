@@ -338,7 +338,8 @@ static void note_keys(struct tdm_checkpoint *checkpoint, const char *folder, jso
     char path[96], was[SHOWN], is[SHOWN];
     const char *key;
     json_t *value;
-    json_object_foreach (keys, key, value) {
+    json_object_foreach(keys, key, value)
+    {
         json_t *old = json_object_get(then, key), *new = json_object_get(now, key);
         snprintf(path, sizeof(path), "%s%s", folder, key);
         if (json_equal(old, new) || is_noted(checkpoint->differences, path))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A library to preload: a monotonic clock that advances 10 s on every call, or TDM_CLOCK_STEP_MS, so that a
- * short run reports like a long one. */
+/* A library to preload: a monotonic clock that advances 10 s on every call, or TDM_CLOCK_STEP_MS,
+ * so that a short run reports like a long one. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -127,8 +127,7 @@ static void test_widths(void **unused)
     static const struct {
         const char *descr;
         uint32_t width;
-    } kinds[] = {{"|u1", 1}, {"<u2", 2}, {"<i4", 4},
-                 {"<u4", 4}, {"<i8", 8}, {"<u8", 8}};
+    } kinds[] = {{"|u1", 1}, {"<u2", 2}, {"<i4", 4}, {"<u4", 4}, {"<i8", 8}, {"<u8", 8}};
     FILE *file = fopen("text", "wb");
     for (uint64_t i = 0; i < COUNT; i++)
         fputc(number(i), file);
