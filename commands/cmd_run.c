@@ -3,16 +3,15 @@
  * program has the backends. */
 #include "commands/run_arguments.h"
 
-#include "base/text.h"
 #include "base/units.h"
 #include "commands/cmd.h"
 #include "commands/common_options.h"
+#include "commands/run_texts.h"
 #include "models/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MOST_STEPS (UINT64_C(1) << 40)
 
@@ -77,60 +76,6 @@ static enum tdm_status read_within(const char *text, void *value, struct tdm_err
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--save-within \"%.64s\"; expected a time", text);
     return tdm_hint(err, "for example --save-within 10m; 90s, 90 and 2h are times too");
-}
-
-/* The length of the name in "NAME=WHAT"; 0: there is none. What is before the "=" of a file's path
- * is no name if there is that file. */
-static size_t text_name_length(const char *text)
-{
-    static const char *const letters =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-    const size_t length = strspn(text, letters);
-    return length > 0 && text[length] == '=' && access(text, F_OK) != 0 ? length : 0;
-}
-
-/* The name of a text that has none: that of its file, without what is after the dot. */
-static void name_after_file(const char *path, char out[TDM_TEXT_NAME])
-{
-    const char *begin = strrchr(path, '/');
-    begin = begin == NULL ? path : begin + 1;
-    const char *colon = strchr(begin, ':'); /* of "bytes:FILE" */
-    begin = colon == NULL ? begin : colon + 1;
-    const size_t length = strcspn(begin, ".,") > 0 ? strcspn(begin, ".,") : strlen(begin);
-    snprintf(out, TDM_TEXT_NAME, "%.*s", (int)length, begin);
-    tdm_text_clean(out);
-    for (char *at = out; *at != '\0'; at++) /* it stands in rows of CSV and in tags */
-        if (strchr(", \t\"\n/*?[]", *at) != NULL || (unsigned char)*at < ' ')
-            *at = '_';
-}
-
-/* [NAME=], and a fraction below 1 or a file. */
-static enum tdm_status read_validation(const char *text, void *value, struct tdm_error *err)
-{
-    struct tdm_run_options *run = value;
-    char *end;
-    if (run->text_count == TDM_RUN_MOST_TEXTS)
-        return tdm_fail(err, TDM_USAGE, "--validation is given more than %u times",
-                        TDM_RUN_MOST_TEXTS);
-    struct tdm_run_text *to = &run->texts[run->text_count++];
-    const size_t length = text_name_length(text);
-    if (length >= TDM_TEXT_NAME)
-        return tdm_fail(err, TDM_USAGE,
-                        "--validation \"%.64s\": the name has %zu letters; at most %d are possible",
-                        text, length, TDM_TEXT_NAME - 1);
-    const char *what = length > 0 ? text + length + 1 : text;
-    snprintf(to->name, sizeof(to->name), "%.*s", (int)length, text);
-    double share = strtod(what, &end);
-    if (end == what || *end != '\0') {
-        to->path = what;
-        return TDM_OK;
-    }
-    to->share = share;
-    if (share > 0 && share < 1)
-        return TDM_OK;
-    tdm_fail(err, TDM_USAGE, "--validation \"%s\"; use a share above 0 and below 1, or a file",
-             text);
-    return tdm_hint(err, "for example --validation 0.1");
 }
 
 static enum tdm_status read_pair(const char *text, void *value, struct tdm_error *err)
@@ -307,7 +252,7 @@ static const struct tdm_option options[] = {
      .word = "[NAME=]WHAT",
      .repeats = true,
      .place = PLACE(run),
-     .read = read_validation,
+     .read = tdm_run_text_read,
      .help =
          "text to evaluate on: a file as for --tokens, or a share of --tokens, its end, which is "
          "not trained on (default 0.05); may be repeated: a loss for each, by NAME (default: the "
@@ -471,29 +416,6 @@ const struct tdm_command tdm_cmd_run = {
 
 /* ---- checks of combinations ---- */
 
-/* Names the texts to evaluate on that have no name, and refuses two of one name. */
-static enum tdm_status name_texts(struct tdm_run_options *run, struct tdm_error *err)
-{
-    for (uint32_t i = 0; i < run->text_count; i++) {
-        struct tdm_run_text *text = &run->texts[i];
-        if (text->name[0] == '\0' && run->text_count == 1)
-            snprintf(text->name, sizeof(text->name), "%s", TDM_TEXT_UNNAMED);
-        else if (text->name[0] == '\0')
-            name_after_file(text->path == NULL ? "tokens" : text->path, text->name);
-        for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(run->texts[j].name, text->name) == 0) {
-                tdm_fail(err, TDM_USAGE, "--validation: two texts are named \"%s\"", text->name);
-                return tdm_hint(err, "give each a name of its own: --validation NAME=FILE");
-            }
-            if (run->texts[j].path == NULL && text->path == NULL)
-                return tdm_fail(err, TDM_USAGE,
-                                "--validation: %g and %g are both shares of --tokens; one can be",
-                                run->texts[j].share, text->share);
-        }
-    }
-    return TDM_OK;
-}
-
 /* Refuses evaluation options without --evaluate, and fills in the defaults. */
 static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct tdm_error *err)
 {
@@ -517,7 +439,7 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
         run->evaluate_every = (run->steps + 9) / 10;
     if (run->evaluate_windows == 0)
         run->evaluate_windows = 1;
-    return name_texts(run, err);
+    return tdm_run_texts_name(run, err);
 }
 
 /* The same for the --save options. */

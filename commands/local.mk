@@ -17,6 +17,7 @@ libtidemark_a_SOURCES += \
 	commands/own_schedule.c commands/own_schedule.h \
 	commands/prediction.c commands/prediction.h \
 	commands/run_arguments.h \
+	commands/run_texts.c commands/run_texts.h \
 	commands/setting_words.c commands/setting_words.h \
 	commands/weights_report.c commands/weights_report.h
 

@@ -303,12 +303,57 @@ static bool is_changed_by_user(const struct tdm_checkpoint_user *user, const cha
     return false;
 }
 
+/* Adds to what differs a name, and, unless `was` is NULL, its values. */
 static void note_difference(struct tdm_checkpoint *checkpoint, const char *name, const char *was,
                             const char *is)
 {
-    size_t used = strlen(checkpoint->differences);
-    snprintf(checkpoint->differences + used, sizeof(checkpoint->differences) - used,
-             "%s%s %s (was %s)", used == 0 ? "" : ", ", name, is, was);
+    const size_t used = strlen(checkpoint->differences);
+    const size_t left = sizeof(checkpoint->differences) - used;
+    const char *comma = used == 0 ? "" : ", ";
+    if (was == NULL)
+        snprintf(checkpoint->differences + used, left, "%s%s", comma, name);
+    else
+        snprintf(checkpoint->differences + used, left, "%s%s %s (was %s)", comma, name, is, was);
+}
+
+static bool is_noted(const char *differences, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *found = differences; (found = strstr(found, name)) != NULL; found++)
+        if ((found == differences || found[-1] == ' ') && strchr(" ,", found[length]) != NULL)
+            return true;
+    return false;
+}
+
+static bool is_list(const json_t *value)
+{
+    return json_is_object(value) || json_is_array(value);
+}
+
+/* Notes all that two schedules differ in and that is not noted yet, of `keys`, keys of one of them.
+ * Those of the optimizer and the dtypes one by one; `folder`: such a key, with a dot. */
+static void note_keys(struct tdm_checkpoint *checkpoint, const char *folder, json_t *keys,
+                      json_t *then, json_t *now)
+{
+    char path[96], was[SHOWN], is[SHOWN];
+    const char *key;
+    json_t *value;
+    json_object_foreach(keys, key, value)
+    {
+        json_t *old = json_object_get(then, key), *new = json_object_get(now, key);
+        snprintf(path, sizeof(path), "%s%s", folder, key);
+        if (json_equal(old, new) || is_noted(checkpoint->differences, path))
+            continue;
+        if (strcmp(path, "optimizer") == 0 || strcmp(path, "dtypes") == 0) {
+            snprintf(path, sizeof(path), "%s.", key);
+            note_keys(checkpoint, path, old, old, new);
+            note_keys(checkpoint, path, new, old, new);
+        } else if (is_list(old) || is_list(new)) {
+            note_difference(checkpoint, path, NULL, NULL);
+        } else {
+            note_difference(checkpoint, path, show(old, was), show(new, is));
+        }
+    }
 }
 
 /* What a training computes depends on these fields of the schedule. */
@@ -433,8 +478,12 @@ enum tdm_status tdm_checkpoint_match(struct tdm_checkpoint *checkpoint,
     enum tdm_status status = tdm_schedule_to_json(user->program->schedule, NULL, &now, err);
     if (status == TDM_OK)
         status = compare(checkpoint, now, user, err);
-    if (status == TDM_OK && checkpoint->parts != NULL)
+    if (status == TDM_OK && checkpoint->parts != NULL) {
+        json_t *then = json_object_get(checkpoint->note, "schedule");
+        note_keys(checkpoint, "", then, then, now);
+        note_keys(checkpoint, "", now, then, now);
         status = tdm_checkpoint_match_within(checkpoint, now, user, err);
+    }
     json_decref(now);
     if (status == TDM_OK && checkpoint->parts == NULL)
         status = tdm_checkpoint_reader_open(checkpoint, user->program, &checkpoint->reader, err);

@@ -117,6 +117,28 @@ enum tdm_status tdm_text_list_read(const char *what, struct tdm_text_list *out,
     return TDM_OK;
 }
 
+enum tdm_status tdm_text_list_exists(const char *what, bool *exists, struct tdm_error *err)
+{
+    struct tdm_text_list list;
+    struct tdm_token_paths paths;
+    struct tdm_error why = {0};
+    bool found = false;
+    enum tdm_status status = tdm_text_list_read(what, &list, &why);
+    if (status == TDM_OK) {
+        status = tdm_token_file_paths(list.whats[0], &paths, &why);
+        tdm_text_list_free(&list);
+        if (status == TDM_OK) {
+            found = access(paths.tokens, F_OK) == 0;
+            free(paths.tokens);
+            free(paths.documents);
+        }
+    }
+    if (status == TDM_NO_MEMORY)
+        return tdm_fail(err, status, "%s", why.message);
+    *exists = found;
+    return TDM_OK;
+}
+
 void tdm_text_list_free(struct tdm_text_list *list)
 {
     for (size_t i = 0; i < list->count; i++)

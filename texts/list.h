@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct tdm_text_list {
@@ -24,6 +25,8 @@ struct tdm_text_list {
  * *list with tdm_text_list_free(). */
 enum tdm_status tdm_text_list_read(const char *what, struct tdm_text_list *list,
                                    struct tdm_error *err);
+/* Is there the first file of the text? What cannot be read as a list has none. TDM_NO_MEMORY. */
+enum tdm_status tdm_text_list_exists(const char *what, bool *exists, struct tdm_error *err);
 void tdm_text_list_free(struct tdm_text_list *list);
 
 #endif

@@ -245,6 +245,7 @@ enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
                         "%s: has %" PRIu64 " bytes of data, but %" PRIu64 " numbers of %" PRIu32
                         " bytes by its header",
                         path, bytes - offset, header.count, width);
-    *npy = (struct tdm_npy){offset, header.count, width, header.descr[1] == 'i'};
+    *npy = (struct tdm_npy){offset, header.count, width, header.descr[1] == 'i',
+                            header.descr[1] == 'b'};
     return TDM_OK;
 }

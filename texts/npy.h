@@ -17,6 +17,7 @@ struct tdm_npy {
     uint64_t count;
     uint32_t width; /* 1, 2, 4 or 8 */
     bool is_signed;
+    bool is_truth; /* truth values, of which a mask is made; no tokens */
 };
 
 /* Does the file start with the magic bytes of a .npy file? */

@@ -160,6 +160,7 @@ static enum tdm_status find_npy(uint64_t bytes, struct tdm_token_file *file, str
     file->count = npy.count;
     file->width = npy.width;
     file->is_signed = npy.is_signed;
+    file->is_truth = npy.is_truth;
     return TDM_OK;
 }
 

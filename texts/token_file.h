@@ -29,6 +29,7 @@ struct tdm_token_file {
     uint64_t count;
     uint32_t width; /* bytes of a token: 1, 2, 4 or 8; little-endian */
     bool is_signed;
+    bool is_truth;             /* truth values, which can be a mask */
     uint64_t document_count;   /* 0: the format has none */
     uint64_t *document_starts; /* [document_count] first token of each, rising from 0; owned */
     unsigned char *targets;    /* [count] 0: a token that is read, but no target; NULL: all are;

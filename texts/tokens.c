@@ -111,6 +111,19 @@ static enum tdm_status join(struct text *text, struct tdm_error *err)
     return TDM_OK;
 }
 
+/* Truth values are read as 0 and 1, which are ids too. */
+static enum tdm_status refuse_truth(const struct text *text, struct tdm_error *err)
+{
+    for (size_t i = 0; i < text->file_count; i++) {
+        if (!text->files[i].is_truth)
+            continue;
+        tdm_fail(err, TDM_INPUT, "%s: has truth values (bool), which are no token ids",
+                 text->files[i].path);
+        return tdm_hint(err, "save token ids as uint16 or uint32; truth values can be a --mask");
+    }
+    return TDM_OK;
+}
+
 static enum tdm_status read_text(const char *what, uint32_t vocabulary, struct text *text,
                                  struct tdm_error *err)
 {
@@ -133,8 +146,8 @@ static enum tdm_status read_text(const char *what, uint32_t vocabulary, struct t
     return status == TDM_OK ? join(text, err) : status;
 }
 
-enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **out,
-                                struct tdm_error *err)
+static enum tdm_status open_any(const char *what, uint32_t vocabulary, bool is_mask,
+                                struct tdm_tokens **out, struct tdm_error *err)
 {
     struct tdm_tokens *tokens = calloc(1, sizeof(*tokens));
     if (tokens == NULL)
@@ -142,6 +155,8 @@ enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct td
     tokens->vocabulary = vocabulary;
     if (what != NULL) {
         enum tdm_status status = read_text(what, vocabulary, &tokens->own, err);
+        if (status == TDM_OK && !is_mask)
+            status = refuse_truth(&tokens->own, err);
         if (status != TDM_OK) {
             tdm_tokens_free(tokens);
             return status;
@@ -152,6 +167,12 @@ enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct td
     }
     *out = tokens;
     return TDM_OK;
+}
+
+enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **out,
+                                struct tdm_error *err)
+{
+    return open_any(what, vocabulary, false, out, err);
 }
 
 enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
@@ -188,7 +209,7 @@ enum tdm_status tdm_tokens_mask(struct tdm_tokens *tokens, const char *what, str
         tdm_fail(err, TDM_USAGE, "--mask: random tokens have none");
         return tdm_hint(err, "give a text with --tokens");
     }
-    enum tdm_status status = tdm_tokens_open(what, TDM_ANY_VOCABULARY, &mask, err);
+    enum tdm_status status = open_any(what, TDM_ANY_VOCABULARY, true, &mask, err);
     if (status != TDM_OK)
         return status;
     uint64_t first = 0; /* target */

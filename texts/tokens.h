@@ -16,8 +16,8 @@
 struct tdm_tokens;
 
 /* Reads `what`, a list of files and patterns (list.h), each as tdm_token_file_read() does, and
- * fails as it does. TDM_INPUT if only some of the files mark documents. NULL: random tokens of the
- * vocabulary. */
+ * fails as it does. TDM_INPUT if only some of the files mark documents, or one has truth values.
+ * NULL: random tokens of the vocabulary. */
 enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 /* Splits the last `fraction` of a text off `tokens` into *last, so that steps never see it.

@@ -127,8 +127,7 @@ static void test_widths(void **unused)
     static const struct {
         const char *descr;
         uint32_t width;
-    } kinds[] = {{"|u1", 1}, {"|b1", 1}, {"<u2", 2}, {"<i4", 4},
-                 {"<u4", 4}, {"<i8", 8}, {"<u8", 8}};
+    } kinds[] = {{"|u1", 1}, {"<u2", 2}, {"<i4", 4}, {"<u4", 4}, {"<i8", 8}, {"<u8", 8}};
     FILE *file = fopen("text", "wb");
     for (uint64_t i = 0; i < COUNT; i++)
         fputc(number(i), file);
@@ -735,6 +734,10 @@ static void test_mask(void **unused)
     write_raw("short", 0, COUNT - 1);
     assert_int_equal(tdm_tokens_mask(tokens, "short", &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "short: has 99 numbers, but text has 100 tokens"));
+    put_row(1, "|b1", 1, COUNT); /* truth values are a mask, and no tokens */
+    assert_int_equal(tdm_tokens_mask(tokens, FILE_NAME, &err), TDM_OK);
+    refused_as(FILE_NAME, 256, FILE_NAME, "has truth values");
+    refused_as("text," FILE_NAME, TDM_ANY_VOCABULARY, FILE_NAME, "has truth values");
     assert_int_equal(tdm_tokens_mask(tokens, "mask", &err), TDM_OK);
     tdm_tokens_identify(tokens, &masked);
     assert_int_equal(tdm_tokens_read_in(tokens, TDM_TEXT_SHUFFLED, &err), TDM_OK);
