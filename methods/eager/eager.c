@@ -37,7 +37,8 @@ void tdm_eager_no_memory(struct tdm_eager *m)
 
 /* The first `cleared` bytes of the item are 0. It is not inlined, because memset() is faster than
  * what compilers put in its place where they know the size. */
-__attribute__((noinline, noclone)) static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared)
+__attribute__((noinline, noclone)) static void *take_item(struct tdm_eager *m, void **spares,
+                                                          size_t bytes, size_t cleared)
 {
     if (*spares == NULL) {
         struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
