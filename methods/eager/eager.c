@@ -35,10 +35,8 @@ void tdm_eager_no_memory(struct tdm_eager *m)
 
 /* ---- pools of equal items ---- */
 
-/* The first `cleared` bytes of the item are 0. It is not inlined, because memset() is faster than
- * what compilers put in its place where they know the size. */
-__attribute__((noinline, noclone)) static void *take_item(struct tdm_eager *m, void **spares,
-                                                          size_t bytes, size_t cleared)
+/* The first `cleared` bytes of the item are 0. */
+static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared)
 {
     if (*spares == NULL) {
         struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
@@ -360,7 +358,7 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
 {
     struct tdm_node *node =
-        take_item(m, &m->spare_nodes, sizeof(*node), offsetof(struct tdm_node, edges));
+        take_item(m, &m->spare_nodes, sizeof(*node), offsetof(struct tdm_node, saved));
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;
@@ -488,7 +486,6 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op
     node->inputs = count;
     for (uint32_t i = 0; i < count; i++) {
         const struct tdm_eager_value *input = inputs[i];
-        node->edges[i] = (struct tdm_edge){.node = NULL};
         if (input == NULL || !input->requires_grad)
             continue;
         node->edges[i] = (struct tdm_edge){.node = input->node,
@@ -504,7 +501,7 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op
 
 bool tdm_node_needs(const struct tdm_node *node, uint32_t input)
 {
-    return node != NULL && input < node->inputs && node->edges[input].node != NULL;
+    return node != NULL && node->edges[input].node != NULL;
 }
 
 void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)

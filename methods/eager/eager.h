@@ -160,7 +160,7 @@ struct tdm_node {
     struct tdm_eager_value *held; /* an attribute of a Python function's ctx: freed with the node */
     void *function;               /* frame of a reentrant checkpoint */
     struct tdm_node *next_heap;   /* in the list of nodes to free */
-    struct tdm_edge edges[TDM_MOST_INPUTS]; /* only the first `inputs` are set */
+    struct tdm_edge edges[TDM_MOST_INPUTS];
     struct tdm_saved saved[TDM_MOST_SAVED]; /* only the first saved_count are set */
 };
 
