@@ -349,6 +349,7 @@ static enum tdm_status find_own(const struct tdm_predict_request *r, struct tdm_
     struct tdm_own_words words =
         tdm_own_words(&a->settings, &a->choices, r->model, r->machine, a->machine, r->margin);
     words.brief = words.ranks > 1 && !r->verbose; /* of several the whole search takes a minute */
+    words.brief_refusal = !r->verbose;
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, progress, "looking for the fastest schedule that fits");
     enum tdm_status status = tdm_own_find(&words, false, own, err);
@@ -365,10 +366,11 @@ static json_t *own_json(const struct tdm_predict_request *r, const struct tdm_pr
         return tdm_predict_json(r, a, tdm_own_json(own));
     return tdm_predict_json(
         r, a,
-        json_pack("{s:b, s:s?, s:s, s:o, s:I, s:I}", "fits", 0, "binding", miss->binding, "message",
-                  reason->message, "remedies", tdm_predict_remedies_json(&a->remedies),
-                  "longest_context_tokens", (json_int_t)a->remedies.longest_tokens,
-                  "host_memory_bytes", (json_int_t)miss->host_memory_bytes));
+        json_pack("{s:b, s:s?, s:s, s:b, s:o, s:I, s:I}", "fits", 0, "binding", miss->binding,
+                  "message", reason->message, "brief_search", miss->brief, "remedies",
+                  tdm_predict_remedies_json(&a->remedies), "longest_context_tokens",
+                  (json_int_t)a->remedies.longest_tokens, "host_memory_bytes",
+                  (json_int_t)miss->host_memory_bytes));
 }
 
 static void print_own(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
@@ -384,6 +386,10 @@ static void print_own(const struct tdm_predict_request *r, const struct tdm_pred
         tdm_predict_print_assumed(r, a);
     } else if (miss->binding != NULL) {
         tdm_predict_print_head(r, a, own_refusal(r, a, miss, answer));
+        if (miss->brief)
+            printf(
+                "%-10s %s\n", "note",
+                "a brief search: plan and --verbose search longer, and may find that it needs less");
         tdm_predict_print_assumed(r, a);
     }
 }

@@ -9,6 +9,7 @@
 struct tdm_own_schedule {
     struct tdm_objective_found found; /* its schedule is NULL if no request could be made */
     bool brief;                       /* a brief search found it */
+    bool refused_briefly;             /* without a search */
 };
 
 #endif

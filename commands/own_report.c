@@ -91,7 +91,8 @@ enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *
     *miss = (struct tdm_own_miss){.binding = NULL};
     if (found->schedule == NULL)
         return TDM_INFEASIBLE;
-    enum tdm_status status = tdm_shortage_find(found->schedule, &found->pins, &shortage, err);
+    enum tdm_status status =
+        tdm_shortage_find(found->schedule, &found->pins, own->refused_briefly, &shortage, err);
     if (status != TDM_OK)
         return status;
     enum tdm_place far = found->schedule->machine->topology.far;
@@ -101,6 +102,7 @@ enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *
     miss->needed_device_bytes = shortage.needed_bytes[TDM_DEVICE];
     miss->needed_host_bytes = shortage.needed_bytes[far];
     miss->longest_context = shortage.longest_context;
+    miss->brief = own->refused_briefly;
     miss->host_memory_bytes = found->schedule->host_memory_bytes;
     miss->way_count = tdm_shortage_ways(&shortage, found->schedule, miss->ways);
     return tdm_shortage_fail(&shortage, found->schedule, err);

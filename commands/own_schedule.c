@@ -3,6 +3,7 @@
 #include "commands/own_parts.h"
 
 #include "base/units.h"
+#include "planner/shortage.h"
 #include "schedule/optimizer.h"
 
 #include <stdlib.h>
@@ -107,6 +108,22 @@ static enum tdm_status find(const struct tdm_request *request, enum tdm_objectiv
     return tdm_objective_time(request, effort, found, err);
 }
 
+/* Makes the schedule of a request that clearly misses, for tdm_own_fail(), and returns
+ * TDM_INFEASIBLE. TDM_OK: only a search can tell. */
+static enum tdm_status refuse_clear(const struct tdm_request *request,
+                                    struct tdm_objective_found *found, struct tdm_error *err)
+{
+    bool clear = false;
+    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
+    if (status == TDM_OK)
+        status = tdm_shortage_is_clear(found->schedule, &found->pins, &clear, err);
+    if (status == TDM_OK && clear)
+        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+    tdm_objective_found_free(found);
+    *found = (struct tdm_objective_found){0};
+    return status;
+}
+
 enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
                              struct tdm_own_schedule **own, struct tdm_error *err)
 {
@@ -119,8 +136,12 @@ enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
     if (*own == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
     (*own)->brief = words->brief && !longest && objective == TDM_OBJECTIVE_TIME;
-    status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective,
-                  words->brief ? TDM_EFFORT_BRIEF : TDM_EFFORT_FULL, &(*own)->found, err);
+    if (words->brief_refusal && words->ranks == 1 && objective == TDM_OBJECTIVE_TIME && !longest)
+        status = refuse_clear(&request, &(*own)->found, err);
+    (*own)->refused_briefly = status == TDM_INFEASIBLE;
+    if (status == TDM_OK)
+        status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective,
+                      words->brief ? TDM_EFFORT_BRIEF : TDM_EFFORT_FULL, &(*own)->found, err);
     if (status != TDM_OK && status != TDM_INFEASIBLE) {
         tdm_own_free(*own);
         *own = NULL;

@@ -21,9 +21,10 @@
 struct tdm_own_words {
     const char *model, *machine;
     uint64_t context, batch;
-    uint32_t ranks; /* GPUs of one computer, each with device_bytes; host_bytes are of all */
-    bool brief;     /* search less: TDM_EFFORT_BRIEF */
-    double margin;  /* fraction of the device's memory to leave free if `memory` is "all" */
+    uint32_t ranks;     /* GPUs of one computer, each with device_bytes; host_bytes are of all */
+    bool brief;         /* search less: TDM_EFFORT_BRIEF */
+    bool brief_refusal; /* of one rank, refuse what clearly misses without a search */
+    double margin;      /* fraction of the device's memory to leave free if `memory` is "all" */
     uint64_t device_bytes,
         host_bytes; /* available memory, if `memory` and `host_memory` are "all" */
     const char *objective, *optimizer, *budget, *memory, *host_memory;
@@ -75,6 +76,7 @@ struct tdm_own_miss {
      * enough. */
     uint64_t device_bytes, host_bytes, needed_device_bytes, needed_host_bytes;
     uint64_t longest_context; /* 0: none, or unknown */
+    bool brief;               /* a brief search found these */
     uint64_t host_memory_bytes;
     struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS];
     size_t way_count;

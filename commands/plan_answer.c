@@ -70,7 +70,7 @@ static enum tdm_status find_shortage(struct tdm_plan_result *result, FILE *progr
     struct tdm_ticker ticker;
     tdm_ticker_begin(&ticker, progress, "looking for what would fit");
     enum tdm_status status =
-        tdm_shortage_find(found->schedule, &found->pins, &result->shortage, err);
+        tdm_shortage_find(found->schedule, &found->pins, false, &result->shortage, err);
     if (status == TDM_OK)
         status = tdm_shortage_prove(found->schedule, &found->pins, &result->shortage, err);
     tdm_ticker_end(&ticker);

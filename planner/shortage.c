@@ -18,24 +18,98 @@ const char *tdm_binding_name(enum tdm_binding binding)
     return names[binding];
 }
 
+/* ---- the longest context ---- */
+
 static void set_context(struct tdm_schedule *schedule, uint64_t context)
 {
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
         schedule->sequences[s].tokens = context;
 }
 
-static enum tdm_status context_fits(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                    uint64_t context, bool *fits, struct tdm_error *err)
+/* The search of the longest context. What fits is proved by schedules that were lowered. */
+struct contexts {
+    struct tdm_schedule *schedule;
+    const struct tdm_pins *pins;
+    uint64_t step;        /* tokens */
+    uint64_t asked;       /* steps, which do not fit */
+    uint64_t fits, fails; /* the longest known to fit, and the shortest known not to, in steps */
+    uint64_t may;         /* the longest that fits by its estimate, in steps */
+};
+
+/* Estimates are never too high, so what does not fit by them does not fit. */
+static enum tdm_status may_fit(struct contexts *c, uint64_t steps, bool *may, struct tdm_error *err)
 {
-    set_context(schedule, context);
-    return tdm_candidates_enough(schedule, pins, TDM_DEVICE, schedule->memory_bytes, fits, err);
+    uint64_t bytes;
+    *may = steps <= c->may;
+    if (*may || steps >= c->fails)
+        return TDM_OK;
+    set_context(c->schedule, steps * c->step);
+    enum tdm_status status =
+        tdm_candidates_least_estimate(c->schedule, c->pins, TDM_DEVICE, &bytes, err);
+    *may = bytes > 0 && bytes <= c->schedule->memory_bytes;
+    if (*may)
+        c->may = steps;
+    else
+        c->fails = steps;
+    return status;
+}
+
+static enum tdm_status context_fits(struct contexts *c, uint64_t steps, bool *fits,
+                                    struct tdm_error *err)
+{
+    *fits = steps <= c->fits;
+    if (*fits || steps >= c->fails)
+        return TDM_OK;
+    set_context(c->schedule, steps * c->step);
+    enum tdm_status status = tdm_candidates_enough(c->schedule, c->pins, TDM_DEVICE,
+                                                   c->schedule->memory_bytes, fits, err);
+    if (*fits)
+        c->fits = steps;
+    else
+        c->fails = steps;
+    return status;
 }
 
 /* Bisection between a context that fits and one that does not, to about a thousandth. */
+static enum tdm_status bisect(struct contexts *c,
+                              enum tdm_status (*test)(struct contexts *c, uint64_t steps,
+                                                      bool *good, struct tdm_error *err),
+                              uint64_t *longest, struct tdm_error *err)
+{
+    uint64_t low = 0, high = c->asked;
+    enum tdm_status status = TDM_OK;
+    while (status == TDM_OK && high - low > 1 + low / 1024) {
+        const uint64_t middle = low + (high - low) / 2;
+        bool good = middle <= c->fits;
+        if (!good)
+            status = test(c, middle, &good, err);
+        if (good)
+            low = middle;
+        else
+            high = middle;
+    }
+    *longest = low;
+    return status;
+}
+
+/* Lowers schedules close to the longest context that may fit by the estimates, until one fits: a
+ * bisection then has to lower few others, or none. */
+static enum tdm_status start_from_estimates(struct contexts *c, struct tdm_error *err)
+{
+    uint64_t may;
+    bool fits = false;
+    c->may = c->fits;
+    enum tdm_status status = bisect(c, may_fit, &may, err);
+    for (uint64_t less = 0; status == TDM_OK && !fits && less < may;
+         less = less == 0 ? 1 + may / 256 : 4 * less)
+        status = context_fits(c, may - less, &fits, err);
+    return status;
+}
+
 static enum tdm_status longest_context(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                        uint64_t *longest, struct tdm_error *err)
 {
-    uint64_t context = schedule->sequences[0].tokens;
+    const uint64_t context = schedule->sequences[0].tokens;
     struct tdm_sequence *given = schedule->sequences; /* documents do not change bytes */
     schedule->sequences = tdm_sequences_new(schedule->sequence_count, context);
     if (schedule->sequences == NULL) {
@@ -44,31 +118,28 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     }
     const uint64_t shortest =
         tdm_least(tdm_team_shortest_context(schedule->ranks, pins->chunk_tokens), context);
-    uint64_t step = context > 8192 ? 1024 : 1;
-    uint64_t low = 0, high = tdm_size_ceil_div(context, step); /* in steps */
-    enum tdm_status status = TDM_OK;
-    *longest = 0;
+    struct contexts c = {.schedule = schedule, .pins = pins, .step = 1};
     bool any;
+    *longest = 0;
     /* if the least that gives each rank work does not fit, weights and states are too large */
-    status = context_fits(schedule, pins, shortest, &any, err);
-    if (status == TDM_OK && !any)
-        high = 0;
-    while (status == TDM_OK && high - low > 1 + low / 1024) {
-        uint64_t middle = low + (high - low) / 2;
-        bool fits = middle * step <= shortest;
-        if (!fits)
-            status = context_fits(schedule, pins, middle * step, &fits, err);
-        if (fits)
-            low = middle;
-        else
-            high = middle;
+    c.fails = c.asked = context + 1;
+    enum tdm_status status = context_fits(&c, shortest, &any, err);
+    if (status == TDM_OK && any) {
+        c.step = context > 8192 ? 1024 : 1;
+        c.fails = c.asked = tdm_size_ceil_div(context, c.step);
+        c.fits = shortest / c.step;
+        if (schedule->ranks == 1)
+            status = start_from_estimates(&c, err);
+        if (status == TDM_OK)
+            status = bisect(&c, context_fits, longest, err);
+        *longest *= c.step;
     }
     tdm_sequences_free(schedule->sequences, schedule->sequence_count);
     schedule->sequences = given;
-    if (status == TDM_OK)
-        *longest = low * step;
     return status;
 }
+
+/* ---- what is short ---- */
 
 /* Is it enough to move state to the host: masters, moments and gradients that stay, or weights
  * too? */
@@ -145,8 +216,37 @@ static enum tdm_status prove(struct tdm_schedule *schedule, const struct tdm_pin
     return status;
 }
 
+/* A miss by this factor is clear: what a search finds beside recipes saves far less. */
+#define CLEAR 1.5
+
+enum tdm_status tdm_shortage_is_clear(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      bool *clear, struct tdm_error *err)
+{
+    uint64_t bytes = 0;
+    enum tdm_status status = TDM_OK;
+    if (schedule->ranks == 1 && schedule->pass == TDM_TRAIN)
+        status = tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, &bytes, err);
+    *clear = (double)bytes > CLEAR * (double)schedule->memory_bytes;
+    return status;
+}
+
+/* The least of the device. A brief search leaves it at the estimate where that is more than the
+ * machine's device has, as no remedy names it then. */
+static enum tdm_status least_of_device(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                       bool brief, uint64_t *bytes, struct tdm_error *err)
+{
+    if (brief && schedule->ranks == 1) {
+        enum tdm_status status =
+            tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, bytes, err);
+        if (status != TDM_OK ||
+            *bytes > schedule->machine->topology.places[TDM_DEVICE].capacity_bytes)
+            return status;
+    }
+    return tdm_candidates_least(schedule, pins, TDM_DEVICE, bytes, err);
+}
+
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  struct tdm_shortage *out, struct tdm_error *err)
+                                  bool brief, struct tdm_shortage *out, struct tdm_error *err)
 {
     enum tdm_place far = schedule->machine->topology.far;
     struct tdm_shortage shortage = {.has_optimizer =
@@ -159,8 +259,7 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     for (uint32_t s = 1; s < schedule->sequence_count; s++)
         alike &= schedule->sequences[s].tokens == schedule->sequences[0].tokens;
 
-    enum tdm_status status =
-        tdm_candidates_least(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
+    enum tdm_status status = least_of_device(schedule, pins, brief, &needed[TDM_DEVICE], err);
     if (status == TDM_OK)
         status = tdm_candidates_least(schedule, pins, far, &needed[far], err);
     if (status == TDM_OK && alike)
@@ -169,8 +268,7 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
         struct tdm_optimizer_settings settings = schedule->optimizer;
         struct tdm_dtypes dtypes = schedule->dtypes;
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
-        status = tdm_candidates_least(schedule, pins, TDM_DEVICE, &shortage.without_optimizer_bytes,
-                                      err);
+        status = least_of_device(schedule, pins, brief, &shortage.without_optimizer_bytes, err);
         schedule->optimizer = settings;
         schedule->dtypes = dtypes;
     }

@@ -2,7 +2,7 @@
 /*
  * What is short when no schedule fits, and the remedies, each with a number that is enough.
  *
- * Every number is proved by a schedule that was lowered and packed within it.
+ * Every number that a remedy names is proved by a schedule that was lowered and packed within it.
  */
 #ifndef TDM_PLANNER_SHORTAGE_H
 #define TDM_PLANNER_SHORTAGE_H
@@ -41,10 +41,18 @@ const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "ei
 /* What binds if so much of the device and of the far place is enough, each alone (0: no amount). */
 enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes);
 
-/* For a schedule and pins with which tdm_candidates_search found nothing. Of the schedule only the
- * nest changes. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
+/* Does the step of one rank miss the device's limit by so much, by the estimates, that
+ * tdm_candidates_search would find nothing? Of the schedule only the nest changes. Fails as the
+ * search does. */
+enum tdm_status tdm_shortage_is_clear(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      bool *clear, struct tdm_error *err);
+
+/* For a schedule and pins with which tdm_candidates_search found nothing, or would find nothing. Of
+ * the schedule only the nest changes. `brief`: of one rank, device bytes that are more than the
+ * machine's device has are estimates, which are not too high. Fails only as the search does;
+ * TDM_INFEASIBLE is not a failure here. */
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  struct tdm_shortage *shortage, struct tdm_error *err);
+                                  bool brief, struct tdm_shortage *shortage, struct tdm_error *err);
 
 /* Sets proved_bytes of a shortage that tdm_shortage_find() found for the same schedule and pins.
  * Linear programs prove it, which may take as long as all of that. Fails as the search does. */

@@ -224,6 +224,11 @@ cmocka_tests += tests/executor/unit_readings
 tests_executor_unit_readings_SOURCES = tests/executor/unit_readings.c $(random_schedule)
 tests_executor_unit_readings_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_lower,--wrap=tdm_simulator_new
 
+# How many schedules a refusal lowers.
+cmocka_tests += tests/planner/unit_shortage
+tests_planner_unit_shortage_SOURCES = tests/planner/unit_shortage.c
+tests_planner_unit_shortage_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_program_lower
+
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/schedule/unit_schedule tests/schedule/unit_order tests/schedule/unit_pack \
 	tests/schedule/unit_schedule_json \

@@ -670,7 +670,7 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
     if (pair != NULL)
         must(tdm_set_keys_apply(&pair, 1, schedule, &pins, &err), &err);
     assert_true(search(schedule, &pins) == 0);
-    must(tdm_shortage_find(schedule, &pins, &shortage, &err), &err);
+    must(tdm_shortage_find(schedule, &pins, false, &shortage, &err), &err);
     must(tdm_shortage_prove(schedule, &pins, &shortage, &err), &err);
     assert_int_equal(shortage.binding, binding);
     assert_int_equal(schedule->memory_bytes, memory_bytes);
@@ -753,7 +753,7 @@ static void test_shortage_of_host(void **state)
         struct tdm_schedule *schedule = new_schedule("qwen2.5-7b", 262144, memory[i], GIB);
         must(tdm_set_keys_apply(pairs, 3, schedule, &pins, &err), &err);
         assert_true(search(schedule, &pins) == 0);
-        must(tdm_shortage_find(schedule, &pins, &shortage, &err), &err);
+        must(tdm_shortage_find(schedule, &pins, false, &shortage, &err), &err);
         assert_int_equal(shortage.binding, bindings[i]);
         if (i == 1)
             schedule->memory_bytes = shortage.needed_bytes[TDM_DEVICE];
@@ -778,7 +778,7 @@ static void test_hopeless_shortage(void **state)
                                     places[TDM_DEVICE].runtime_bytes +
                                     places[TDM_HOST].runtime_bytes;
     assert_true(search(schedule, &pins) == 0);
-    must(tdm_shortage_find(schedule, &pins, &shortage, &err), &err);
+    must(tdm_shortage_find(schedule, &pins, false, &shortage, &err), &err);
     assert_int_equal(shortage.binding, TDM_BINDING_EITHER);
     const enum tdm_place each[] = {TDM_DEVICE, TDM_HOST};
     for (int i = 0; i < 2; i++) /* nothing is proved unasked: predict does not say it */
@@ -853,7 +853,7 @@ static void test_shortages_of_ranks(void **state)
         struct tdm_error err;
         request.host_memory_bytes += (uint64_t)464 << 20;
         assert_false(ranks_fit(&request, &found));
-        must(tdm_shortage_find(found.schedule, &found.pins, &shortage, &err), &err);
+        must(tdm_shortage_find(found.schedule, &found.pins, false, &shortage, &err), &err);
         assert_int_equal(found.schedule->ranks, cases[i].ranks);
         tdm_pins_free(&found.pins);
         tdm_schedule_free(found.schedule);
