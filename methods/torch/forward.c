@@ -63,13 +63,8 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_torch_rotary(t);
     tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
     struct tdm_eager_value *x = tdm_take(embedded);
-    for (uint32_t i = 0; i < t->config->layers; i++) {
-        uint32_t unit = tdm_layer_module(i, TDM_MODULE_LAYER);
-        struct tdm_eager_value *input = tdm_unit_enter(t, unit, tdm_take(x));
-        struct tdm_eager_value *output = tdm_torch_layer(t, i, input);
-        tdm_drop(m, input);
-        x = tdm_replace(m, x, tdm_unit_leave(t, unit, output));
-    }
+    for (uint32_t i = 0; i < t->config->layers; i++)
+        x = tdm_replace(m, x, tdm_torch_layer(t, i, x));
     x = tdm_unit_enter(t, TDM_MODULE_HEAD, x);
     tdm_label(m, "model.norm");
     struct tdm_eager_value *normed =

@@ -10,6 +10,7 @@
 
 struct tdm_eager_value;
 struct tdm_torch_model;
+struct tdm_torch_settings;
 
 /* Which units reshard their parameters after the forward. */
 enum tdm_reshard {
@@ -30,6 +31,7 @@ struct tdm_fsdp_settings {
     bool offload;        /* CPUOffloadPolicy: shards, their gradients and states in host memory */
     bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
     bool version_1;      /* FullyShardedDataParallel */
+    bool checkpoints_units; /* FSDP 1: a reentrant checkpoint runs the unit, not the layer in it */
     uint64_t replicas;   /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
 
@@ -38,12 +40,18 @@ static inline uint64_t tdm_fsdp_replicas(const struct tdm_fsdp_settings *s)
     return s->replicas > 0 ? s->replicas : 1;
 }
 
+/* Does a checkpoint run the unit of a layer again, with its gathers? */
+bool tdm_fsdp_checkpoints_units(const struct tdm_torch_settings *s);
+/* Have adapters shards of fp32 among those of bf16? */
+bool tdm_fsdp_widens_adapters(const struct tdm_torch_settings *s);
+
 #define TDM_FSDP_NO_GROUP UINT32_MAX
 
 /* FSDP 1: the parameters of a group that are trained, or those that are not. */
 struct torch_flat {
     struct tdm_eager_value *whole; /* has memory only while gathered; NULL: there are none */
     uint64_t elements, share;      /* share: of a rank, padded */
+    uint16_t shard_bytes, bytes;   /* of an element of a shard, and gathered */
     uint32_t number;               /* of the parameter that is the shard of all */
 };
 
@@ -61,6 +69,7 @@ struct torch_fsdp {
     bool gradients_on_host, states_on_host; /* what is offloaded was allocated */
     struct torch_flat *flats; /* two of each group: of frozen and of trained parameters */
     uint32_t flat_count;
+    struct tdm_eager_value **inputs; /* for each group: what hooks keep until the backward ends */
     bool initialized; /* before the first forward */
 };
 
@@ -84,8 +93,11 @@ void tdm_fsdp1_reshard(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp1_post_backward(struct tdm_torch_model *t, uint32_t group);
 /* Does the group have gradients that wait? */
 bool tdm_fsdp1_is_reduced(const struct tdm_torch_model *t, uint32_t group);
-/* After the backward all streams are done. */
-void tdm_fsdp1_finish(struct tdm_torch_model *t);
+/* Takes note of a unit's input, a leaf of a checkpoint that runs again. With a frozen flat parameter
+ * a hook on it keeps it, and so its gradient, until the backward ends. */
+void tdm_fsdp1_hold_input(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value *x);
+/* After the backward all streams are done, and hooks go. */
+void tdm_fsdp1_finish(struct tdm_torch_model *t, uint32_t groups);
 
 /* The step of an optimizer whose parameters are in host memory, with `states` tensors for each. */
 void tdm_fsdp_step_on_host(struct tdm_torch_model *t, uint32_t states);

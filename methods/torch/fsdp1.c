@@ -18,9 +18,16 @@
 
 enum { STREAM_COMPUTE, STREAM_UNSHARD, STREAM_POST_BACKWARD, STREAM_PRE_UNSHARD };
 
-static uint16_t shard_bytes(const struct tdm_torch_model *t)
+static uint16_t shard_bytes(const struct tdm_torch_model *t, bool trained)
 {
-    return t->settings.fp32_weights ? FP32 : BF16;
+    return t->settings.fp32_weights || (trained && t->settings.peft) ? FP32 : BF16;
+}
+
+/* Of what is gathered: fp32 adapters stay so unless there is a MixedPrecision, as autocast of a
+ * Trainer brings. */
+static uint16_t whole_bytes(const struct tdm_torch_model *t, bool trained)
+{
+    return trained && t->settings.peft && !t->autocasts ? FP32 : BF16;
 }
 
 static struct tdm_eager_value *new_of(struct tdm_torch_model *t, uint32_t stream,
@@ -59,19 +66,23 @@ struct tdm_eager_value *tdm_fsdp1_parameter(struct tdm_torch_model *t, uint32_t 
     struct torch_fsdp *f = t->wrapped;
     uint32_t number = t->parameter_count;
     f->group_of[number] = group;
-    struct tdm_eager_value *shard = tdm_torch_parameter(t, 0, columns, shard_bytes(t), trained);
+    const uint16_t bytes = shard_bytes(t, trained);
+    struct tdm_eager_value *shard = tdm_torch_parameter(t, 0, columns, bytes, trained);
     tdm_value_vacate(t->m, shard);
     struct torch_flat *flat = flat_of(t, number);
     if (flat->whole == NULL) {
         struct tdm_label label = t->m->label;
         t->m->label = (struct tdm_label){.name = "flat parameter", .layer = label.layer};
-        flat->whole = tdm_value_leaf(t->m, 0, 1, BF16, false);
+        flat->shard_bytes = bytes;
+        flat->bytes = whole_bytes(t, trained);
+        flat->whole = tdm_value_leaf(t->m, 0, 1, flat->bytes, false);
         t->m->label = label;
         tdm_value_vacate(t->m, flat->whole);
         flat->number = number;
     }
     flat->elements += tdm_size_mul(rows, columns);
-    struct tdm_eager_value *view = tdm_value_leaf(t->m, 0, columns, element_bytes, trained);
+    struct tdm_eager_value *view = tdm_value_leaf(
+        t->m, 0, columns, element_bytes < flat->bytes ? element_bytes : flat->bytes, trained);
     tdm_value_vacate(t->m, view);
     tdm_value_set_data(t->m, view, flat->whole);
     view->rows = rows;
@@ -92,7 +103,7 @@ void tdm_fsdp1_start(struct tdm_torch_model *t)
         flat->whole->rows = padded_elements(t, flat);
         t->parameters[i]->rows = 1;
         t->parameters[i]->columns = flat->share;
-        uint64_t bytes = tdm_size_mul(flat->share, shard_bytes(t));
+        uint64_t bytes = tdm_size_mul(flat->share, flat->shard_bytes);
         if (!t->settings.fsdp.offload) {
             tdm_value_occupy(t->m, t->parameters[i]);
             continue;
@@ -110,12 +121,13 @@ void tdm_fsdp1_init(struct tdm_torch_model *t)
         const struct torch_flat *flat = &f->flats[i];
         if (flat->whole == NULL)
             continue;
-        if (t->settings.fp32_weights)
+        const bool casts = flat->shard_bytes != flat->bytes;
+        if (casts)
             tdm_drop(t->m, new_of(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, "flat parameter",
                                   flat->share, BF16));
         tdm_drop(t->m, new_of(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, "flat parameter",
-                              padded_elements(t, flat), BF16));
-        if (t->settings.fp32_weights)
+                              padded_elements(t, flat), flat->bytes));
+        if (casts)
             tdm_drop(t->m, new_of(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, "flat parameter",
                                   padded_elements(t, flat), FP32));
     }
@@ -127,12 +139,12 @@ void tdm_fsdp1_init(struct tdm_torch_model *t)
 static void unshard(struct tdm_torch_model *t, struct torch_flat *flat)
 {
     struct tdm_eager_value *brought = NULL, *low = NULL;
-    if (t->settings.fp32_weights)
+    if (flat->shard_bytes != flat->bytes)
         low = new_of(t, STREAM_PRE_UNSHARD, TDM_METHOD_COMMUNICATION, "shard in bf16", flat->share,
                      BF16);
     if (t->settings.fsdp.offload)
         brought = new_of(t, STREAM_PRE_UNSHARD, TDM_METHOD_COMMUNICATION, "shard from the host",
-                         flat->share, shard_bytes(t));
+                         flat->share, flat->shard_bytes);
     if (low != NULL)
         tdm_drop(t->m, brought); /* it was cast to `low` */
     t->m->stream = STREAM_UNSHARD;
@@ -171,13 +183,15 @@ void tdm_fsdp1_reshard(struct tdm_torch_model *t, uint32_t group)
 
 /* ---- gradients ---- */
 
-static uint16_t reduced_bytes(const struct tdm_torch_model *t)
+static uint16_t reduced_bytes(const struct tdm_torch_model *t, const struct torch_flat *flat)
 {
     switch (t->settings.fsdp.reduce_dtype) {
     case TDM_REDUCE_FP32:
         return FP32;
-    default: /* MixedPrecision: reduce_dtype is that of param_dtype where it is not said */
+    case TDM_REDUCE_BF16:
         return BF16;
+    default: /* MixedPrecision: reduce_dtype is that of param_dtype where it is not said */
+        return flat->bytes;
     }
 }
 
@@ -217,14 +231,14 @@ void tdm_fsdp1_post_backward(struct tdm_torch_model *t, uint32_t group)
     bool some = tdm_fsdp1_is_reduced(t, group);
     if (some)
         grad = new_of(t, STREAM_COMPUTE, TDM_METHOD_GRADIENTS, "gradient of the flat parameter",
-                      flat->elements, BF16);
+                      flat->elements, flat->bytes);
     drop_gradients(t, group);
     tdm_fsdp1_reshard(t, group);
     if (!some)
         return;
-    const uint16_t bytes = reduced_bytes(t);
+    const uint16_t bytes = reduced_bytes(t, flat);
     const uint64_t padded = padded_elements(t, flat);
-    if (bytes != BF16)
+    if (bytes != flat->bytes)
         grad = later(t, grad,
                      new_of(t, STREAM_POST_BACKWARD, TDM_METHOD_GRADIENTS, "gradient to be reduced",
                             flat->elements, bytes));
@@ -234,10 +248,10 @@ void tdm_fsdp1_post_backward(struct tdm_torch_model *t, uint32_t group)
                             padded, bytes));
     struct tdm_eager_value *reduced = new_of(t, STREAM_POST_BACKWARD, TDM_METHOD_GRADIENTS,
                                              "reduced gradients", flat->share, bytes);
-    if (bytes != shard_bytes(t))
+    if (bytes != flat->shard_bytes)
         reduced = tdm_replace(t->m, reduced,
                               new_of(t, STREAM_POST_BACKWARD, TDM_METHOD_GRADIENTS,
-                                     "reduced gradients", flat->share, shard_bytes(t)));
+                                     "reduced gradients", flat->share, flat->shard_bytes));
     struct tdm_eager_value *shard = t->parameters[flat->number];
     if (!t->settings.fsdp.offload && shard->grad == NULL)
         shard->grad = tdm_value_view(t->m, reduced);
@@ -248,7 +262,19 @@ void tdm_fsdp1_post_backward(struct tdm_torch_model *t, uint32_t group)
     tdm_drop(t->m, grad);
 }
 
-void tdm_fsdp1_finish(struct tdm_torch_model *t)
+void tdm_fsdp1_hold_input(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value *x)
 {
+    struct torch_fsdp *f = t->wrapped;
+    if (f->flats[2 * group].whole != NULL && f->inputs[group] == NULL)
+        f->inputs[group] = tdm_take(x);
+}
+
+void tdm_fsdp1_finish(struct tdm_torch_model *t, uint32_t groups)
+{
+    struct torch_fsdp *f = t->wrapped;
+    for (uint32_t i = 0; i < groups; i++) {
+        tdm_drop(t->m, f->inputs[i]);
+        f->inputs[i] = NULL;
+    }
     tdm_torch_settle(t->m->allocator);
 }

@@ -13,6 +13,18 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+bool tdm_fsdp_checkpoints_units(const struct tdm_torch_settings *s)
+{
+    return s->wrapper == &tdm_fsdp_wrapper && s->fsdp.version_1 && s->fsdp.checkpoints_units &&
+           s->checkpointing == TDM_CHECKPOINTING_REENTRANT;
+}
+
+bool tdm_fsdp_widens_adapters(const struct tdm_torch_settings *s)
+{
+    return s->wrapper == &tdm_fsdp_wrapper && s->fsdp.version_1 && s->lora_rank > 0 && s->peft &&
+           !s->fp32_weights;
+}
+
 /* The unit after the layers: the root module, or the unit of the head. */
 static uint32_t last_group(const struct tdm_torch_model *t)
 {
@@ -46,6 +58,7 @@ static void free_groups(void *state)
     free(f->whole);
     free(f->all_reduced);
     free(f->flats);
+    free(f->inputs);
     free(f);
 }
 
@@ -60,9 +73,10 @@ static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
     f->all_reduced = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
     f->flat_count = 2 * (t->config->layers + 2);
     f->flats = calloc(f->flat_count, sizeof(*f->flats));
+    f->inputs = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
     f->gathering = TDM_FSDP_NO_GROUP;
     if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL && f->all_reduced != NULL &&
-        f->flats != NULL)
+        f->flats != NULL && f->inputs != NULL)
         return f;
     free_groups(f);
     return NULL;
@@ -133,8 +147,9 @@ static void pre_backward(struct tdm_torch_model *t, uint32_t group)
 {
     tdm_fsdp_unshard(t, group, false);
     uint32_t next = previous_group(t, group);
-    if (next != TDM_FSDP_NO_GROUP)
-        tdm_fsdp_gather(t, next); /* prefetch */
+    /* A unit in a checkpoint had no graph in its forward, so it is not marked for a prefetch. */
+    if (next != TDM_FSDP_NO_GROUP && !tdm_fsdp_checkpoints_units(&t->settings))
+        tdm_fsdp_gather(t, next);
 }
 
 static void output_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -177,6 +192,8 @@ static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t mo
         (module == TDM_MODULE_HEAD && !has_embedding_group(t)))
         return x;
     tdm_fsdp_unshard(t, group, true);
+    if (tdm_fsdp_checkpoints_units(&t->settings) && t->m->grad_enabled)
+        tdm_fsdp1_hold_input(t, group, x);
     return x == NULL ? NULL : tdm_replace(t->m, x, tdm_mark(t->m, &of_input, group, t, x));
 }
 
@@ -227,7 +244,7 @@ static void after_backward(struct tdm_torch_model *t)
         f->all_reduced[group] = NULL;
     }
     if (t->settings.fsdp.version_1)
-        tdm_fsdp1_finish(t);
+        tdm_fsdp1_finish(t, embedding_group(t) + 1);
     f->gradients_on_host = t->settings.fsdp.offload;
 }
 
@@ -257,6 +274,13 @@ static bool is_shared(const struct tdm_key_case *c)
     return c->settings->torch.wrapper != &tdm_no_wrapper;
 }
 
+static bool runs_units_again(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->wrapper == &tdm_fsdp_wrapper && torch->fsdp.version_1 &&
+           torch->checkpointing == TDM_CHECKPOINTING_REENTRANT;
+}
+
 static bool was_on_gpu(const struct tdm_key_case *c)
 {
     return !is_sharded(c) || c->settings->torch.fsdp.shards_on_gpu;
@@ -271,6 +295,8 @@ static const struct tdm_key_need needs_tensorwise = {"without float8_recipe=tens
                                                      casts_tensorwise};
 static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
 static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
+static const struct tdm_key_need needs_units_again = {
+    "without fsdp_version=1 and checkpointing=on-reentrant", runs_units_again};
 static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
 
 const struct tdm_method_key tdm_keys_fsdp[] = {
@@ -279,6 +305,10 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
      tdm_key_read_choice, FIELD(torch.fsdp.reshard), .compared = "yes", .needs = {&needs_shards}},
     {"fsdp_version", "2|1", "2", "2: fully_shard; 1: FullyShardedDataParallel, flat parameters",
      tdm_key_read_switch, FIELD(torch.fsdp.version_1), .needs = {&needs_shards}},
+    {"checkpoint_of", "layers|units", "layers",
+     "layers inside of units, as activation_checkpointing of fsdp_config; units, as "
+     "gradient_checkpointing of a Trainer",
+     tdm_key_read_switch, FIELD(torch.fsdp.checkpoints_units), .needs = {&needs_units_again}},
     {"units", "layers|layers+ends", "layers",
      "what fully_shard is called on: layers and the whole; or embed_tokens and [norm, lm_head] too",
      tdm_key_read_switch, FIELD(torch.fsdp.units_of_ends), .needs = {&needs_shards}},
@@ -333,9 +363,14 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
             "dp_replicate_size=1, and without tensor parallelism and gathers in 8 bits");
     if (torch->fsdp.offload && torch->fsdp.shards_on_gpu)
         return tdm_fail(err, TDM_USAGE, "--set offload_policy=cpu: it goes with init_device=meta");
-    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
+    if (tdm_fsdp_checkpoints_units(torch) && torch->checkpoint_every > 1)
         return tdm_fail(err, TDM_USAGE,
-                        "--set lora: fp32 adapters among bf16 weights are not known of method %s",
+                        "--set checkpoint_of=units: it goes with checkpoint_every=1");
+    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights &&
+        (!fsdp->version_1 || torch->adapter != TDM_ADAPTER_LORA))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora: fp32 adapters among bf16 weights are not known of method %s, "
+                        "but of LoRA with fsdp_version=1",
                         settings->method->name);
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
         if (unknown[i].is_set)
@@ -412,7 +447,7 @@ static const char *summary(const struct tdm_method_settings *settings)
 
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, NULL};
 
-static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", "autocast", NULL};
+static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", NULL};
 
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",

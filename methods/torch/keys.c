@@ -204,7 +204,9 @@ static bool has_projections(const struct tdm_key_case *c)
 
 static bool casts_adapters(const struct tdm_key_case *c)
 {
-    return !c->settings->torch.wrapper->mixes_precision;
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return !torch->wrapper->mixes_precision ||
+           (torch->wrapper == &tdm_fsdp_wrapper && torch->fsdp.version_1 && !torch->fp32_weights);
 }
 
 static bool has_nf4(const struct tdm_key_case *c)
@@ -222,7 +224,7 @@ static bool has_wide_products(const struct tdm_key_case *c)
         (torch->adapter == TDM_ADAPTER_P_TUNING ||
          (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
     return (adapters || encoder || torch->logits == TDM_LOGITS_CHUNKED) &&
-           !torch->wrapper->mixes_precision;
+           (!torch->wrapper->mixes_precision || tdm_fsdp_widens_adapters(torch));
 }
 
 static bool has_bf16_weights(const struct tdm_key_case *c)

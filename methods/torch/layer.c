@@ -584,15 +584,24 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     return y;
 }
 
-struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
-                                        struct tdm_eager_value *x)
+/* The layer itself, without unit and checkpoint. */
+static struct tdm_eager_value *run_alone(struct tdm_eager *m, const void *model, uint32_t number,
+                                         struct tdm_eager_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    if ((t->config->parts & TDM_PART_PARALLEL) != 0)
+        return run_parallel_layer(m, model, number, x);
+    return (t->config->parts & TDM_PART_ONE_MIXER) != 0 ? run_single_layer(m, model, number, x)
+                                                        : run_layer(m, model, number, x);
+}
+
+static struct tdm_eager_value *
+run_with_checkpoint(struct tdm_torch_model *t, uint32_t number, struct tdm_eager_value *x,
+                    struct tdm_eager_value *(*run)(struct tdm_eager *m, const void *model,
+                                                   uint32_t number, struct tdm_eager_value *x))
 {
     bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
-    bool parallel = (t->config->parts & TDM_PART_PARALLEL) != 0;
-    const bool single = (t->config->parts & TDM_PART_ONE_MIXER) != 0;
-    const struct tdm_function function = {.run = parallel ? run_parallel_layer
-                                                 : single ? run_single_layer
-                                                          : run_layer,
+    const struct tdm_function function = {.run = run,
                                           .model = t,
                                           .layer = number,
                                           .held = {local ? t->window_cosine : t->cosine,
@@ -617,4 +626,30 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
         break;
     }
     return function.run(t->m, t, number, x);
+}
+
+/* The layer as its wrapper's unit, which has the checkpoint inside or has none. */
+static struct tdm_eager_value *in_unit(struct tdm_torch_model *t, uint32_t number,
+                                       struct tdm_eager_value *x, bool checkpoints)
+{
+    const uint32_t unit = tdm_layer_module(number, TDM_MODULE_LAYER);
+    struct tdm_eager_value *input = tdm_unit_enter(t, unit, tdm_take(x));
+    struct tdm_eager_value *output = checkpoints ? run_with_checkpoint(t, number, input, run_alone)
+                                                 : run_alone(t->m, t, number, input);
+    tdm_drop(t->m, input);
+    return tdm_unit_leave(t, unit, output);
+}
+
+static struct tdm_eager_value *run_unit(struct tdm_eager *m, const void *model, uint32_t number,
+                                        struct tdm_eager_value *x)
+{
+    (void)m;
+    return in_unit((void *)(uintptr_t)model, number, x, false);
+}
+
+struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
+                                        struct tdm_eager_value *x)
+{
+    return tdm_fsdp_checkpoints_units(&t->settings) ? run_with_checkpoint(t, number, x, run_unit)
+                                                    : in_unit(t, number, x, true);
 }

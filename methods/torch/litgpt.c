@@ -188,7 +188,25 @@ static struct tdm_eager_value *held(struct tdm_eager *m, struct tdm_eager_value 
 static struct tdm_eager_value *logits_of(struct tdm_torch_model *t, struct tdm_eager_value *hidden)
 {
     tdm_label(t->m, "lm_head");
-    return held(t->m, tdm_torch_linear(t->m, t, hidden, t->head, t->head_bias, TDM_MODULE_HEAD));
+    return tdm_torch_linear(t->m, t, hidden, t->head, t->head_bias, TDM_MODULE_HEAD);
+}
+
+/* Fabric makes what the model returns fp32 (lightning/fabric, plugins/precision/half.py
+ * convert_output). All of it is there until the last part is cast. */
+static void convert_outputs(struct tdm_torch_model *t, struct tdm_eager_value **parts,
+                            uint64_t count)
+{
+    struct tdm_eager_value **narrow = calloc(count, sizeof(struct tdm_eager_value *));
+    if (narrow == NULL)
+        tdm_eager_no_memory(t->m);
+    tdm_label(t->m, "logits.float()");
+    for (uint64_t i = 0; i < count; i++) {
+        narrow[i] = parts[i];
+        parts[i] = held(t->m, tdm_cast(t->m, narrow[i], FP32));
+    }
+    for (uint64_t i = 0; i < count; i++)
+        tdm_drop(t->m, narrow[i]);
+    free(narrow);
 }
 
 static struct tdm_eager_value *loss_of(struct tdm_torch_model *t, struct tdm_eager_value *logits)
@@ -216,6 +234,7 @@ struct tdm_eager_value *tdm_litgpt_loss(struct tdm_torch_model *t, struct tdm_ea
     m->category = TDM_METHOD_LOGITS;
     if (!chunks) { /* without the last token, which of several sequences is a copy */
         struct tdm_eager_value *whole = logits_of(t, hidden);
+        convert_outputs(t, &whole, 1);
         all = tdm_rows(m, whole, batch * (tokens > 1 ? tokens - 1 : 1));
         tdm_drop(m, whole);
         if (batch > 1)
@@ -228,6 +247,8 @@ struct tdm_eager_value *tdm_litgpt_loss(struct tdm_torch_model *t, struct tdm_ea
         if (chunks)
             parts[i] = tdm_replace(m, parts[i], logits_of(t, parts[i]));
     }
+    if (chunks)
+        convert_outputs(t, parts, count);
     for (uint64_t i = 0; i < count; i++) {
         struct tdm_eager_value *own = loss_of(t, parts[i]);
         if (loss != NULL)

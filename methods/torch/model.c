@@ -394,7 +394,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
-    if (w->mixes_precision) /* it casts adapters too */
+    const bool widens = tdm_fsdp_widens_adapters(settings);
+    if (w->mixes_precision && !widens) /* it casts adapters too */
         t->settings.peft = false;
     if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)
         t->settings.quantization = TDM_QUANTIZATION_NF4_DOUBLE;
@@ -406,7 +407,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
     m->fuses = settings->compile != TDM_COMPILE_NO;
     t->weight_bytes = settings->fp32_weights && !w->mixes_precision ? FP32 : BF16;
-    t->autocasts = (settings->fp32_weights || settings->autocast) && !w->mixes_precision;
+    t->autocasts =
+        (settings->fp32_weights || settings->autocast) && (!w->mixes_precision || widens);
     t->caches = (settings->use_cache || tdm_adapter_prefix_tokens(settings) > 0) &&
                 settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {

@@ -231,7 +231,21 @@ static void flat_parameters_are_as_fsdp1_has_them(void **state)
                "LqLqLqLqRp");
 }
 
-static struct tdm_method_prediction predict(const char *const *pairs, size_t count, uint64_t ranks)
+/* A checkpoint that runs a unit again gathers it for that, and once more for the backward; nothing
+ * is gathered ahead. */
+static void units_in_checkpoints_are_gathered_twice(void **state)
+{
+    static const char *const pairs[] = {"fsdp_version=1", "checkpointing=on-reentrant",
+                                        "checkpoint_of=units"};
+    (void)state;
+    check_flat(pairs, 3,
+               "llllr"
+               "rllll"
+               "llLqllLqllLqllLqRp");
+}
+
+static struct tdm_method_prediction predict_batch(const char *const *pairs, size_t count,
+                                                  uint64_t ranks, uint64_t batch)
 {
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
@@ -241,7 +255,7 @@ static struct tdm_method_prediction predict(const char *const *pairs, size_t cou
     struct tdm_machine *machine;
     struct tdm_error err;
     settings.torch.tokens = 1024;
-    settings.torch.batch = 1;
+    settings.torch.batch = batch;
     settings.torch.ranks = ranks;
     must(tdm_method_find("fsdp", &method, &err), &err);
     must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
@@ -252,6 +266,49 @@ static struct tdm_method_prediction predict(const char *const *pairs, size_t cou
     tdm_machine_free(machine);
     tdm_model_free(model);
     return prediction;
+}
+
+static struct tdm_method_prediction predict(const char *const *pairs, size_t count, uint64_t ranks)
+{
+    return predict_batch(pairs, count, ranks, 1);
+}
+
+#define ADAPTED                                                             \
+    "fsdp_version=1", "lora_rank=8", "lora_targets=q_proj", "logits=fused", \
+        "checkpointing=on-reentrant"
+
+/* In the backward of the first of 32 layers, inputs of the others and their gradients are still
+ * there, as hooks hold them: 30 more than in that of the last, for which the peak is otherwise. */
+static void hooks_of_frozen_units_hold_inputs(void **state)
+{
+    const char *pairs[] = {ADAPTED, NULL};
+    const uint64_t hidden = UINT64_C(1024) * 4096 * 2;
+    uint64_t peaks[2][2];
+    (void)state;
+    for (unsigned batch = 0; batch < 2; batch++)
+        for (unsigned of_units = 0; of_units < 2; of_units++) {
+            pairs[5] = of_units ? "checkpoint_of=units" : "checkpoint_of=layers";
+            peaks[batch][of_units] =
+                predict_batch(pairs, 6, 2, batch + 1).steps[2].torch.phases[1].allocated;
+        }
+    uint64_t more = (peaks[1][1] - peaks[0][1]) - (peaks[1][0] - peaks[0][0]);
+    assert_true(more <= 30 * hidden && more > 30 * hidden - hidden / 64);
+}
+
+/* Shards of peft's adapters are fp32, and so are their two moments, beside frozen weights of bf16:
+ * 6 bytes more an element. Under autocast they are gathered in bf16. */
+static void adapters_of_peft_are_wide(void **state)
+{
+    const char *narrow[] = {ADAPTED}, *wide[] = {ADAPTED, "lora=peft"},
+               *cast[] = {ADAPTED, "lora=peft", "autocast=bf16"};
+    const uint64_t elements = UINT64_C(32) * 8 * (4096 + 4096);
+    (void)state;
+    struct tdm_method_prediction a = predict(narrow, 5, 2), b = predict(wide, 6, 2),
+                                 c = predict(cast, 7, 2);
+    assert_int_equal(b.steps[2].torch.before_bytes - a.steps[2].torch.before_bytes,
+                     6 * elements / 2);
+    assert_int_equal(c.steps[2].torch.before_bytes, b.steps[2].torch.before_bytes);
+    assert_true(c.steps[2].torch.phases[1].allocated < b.steps[2].torch.phases[1].allocated);
 }
 
 static uint64_t peak(const char *units)
@@ -430,6 +487,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_parameters_are_as_fsdp1_has_them),
+        cmocka_unit_test(units_in_checkpoints_are_gathered_twice),
+        cmocka_unit_test(hooks_of_frozen_units_hold_inputs),
+        cmocka_unit_test(adapters_of_peft_are_wide),
         cmocka_unit_test(order_is_as_torch_has_it),
         cmocka_unit_test(frozen_units_are_gathered),
         cmocka_unit_test(head_may_not_run),
