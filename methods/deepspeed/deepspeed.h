@@ -31,6 +31,7 @@ struct tdm_deepspeed_settings {
     bool fp32_communication, fp32_accumulation; /* communication_data_type, grad_accum_dtype */
     enum tdm_deepspeed_offload offload_optimizer, offload_param;
     bool pin_memory;
+    bool early_buckets;              /* of stages 1 and 2: there before the backward */
     uint64_t optimizer_buffer_count; /* swap buffers of offload_optimizer=nvme */
     uint64_t param_buffer_count, param_buffer_size, max_in_cpu; /* of offload_param=nvme */
     uint64_t reduce_bucket_size, gradient_accumulation_steps;

@@ -235,6 +235,9 @@ static const struct tdm_method_key zero2_keys[] = {
      tdm_key_read_choice, FIELD(offload_optimizer)},
     {"check_grad_overflow", "false|true", "true", "of bf16: gradients are looked through for inf",
      tdm_key_read_switch, FIELD(check_grad_overflow)},
+    {"deepspeed", "now|0.18.2", "now",
+     "0.18.2 and before: buckets of gradients are made before the backward, not at its first gradient",
+     tdm_key_read_switch, FIELD(early_buckets), .needs = {&needs_buckets}},
     {.name = NULL},
 };
 
@@ -636,12 +639,12 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
 
-#define ZERO2                                                                     \
-    .keys = zero2_tables, .without = without2, .check = check2, .cost = add_cost, \
-    .assumption = assumption2, .create = tdm_zero_create, .free = tdm_zero_free,  \
-    .parameter = tdm_zero_parameter, .start = tdm_zero2_start,                    \
-    .after_backward = tdm_zero2_after_backward, .gradient = tdm_zero2_gradient,   \
-    .accumulates = tdm_zero_accumulates, .step = tdm_zero2_step
+#define ZERO2                                                                                 \
+    .keys = zero2_tables, .without = without2, .check = check2, .cost = add_cost,             \
+    .assumption = assumption2, .create = tdm_zero_create, .free = tdm_zero_free,              \
+    .parameter = tdm_zero_parameter, .start = tdm_zero2_start,                                \
+    .before_backward = tdm_zero2_before_backward, .after_backward = tdm_zero2_after_backward, \
+    .gradient = tdm_zero2_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero2_step
 
 const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1", ZERO2};
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};

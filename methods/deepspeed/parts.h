@@ -172,6 +172,7 @@ double tdm_moe_dense_elements(const struct tdm_model *model,
 
 /* ---- stages 1 and 2 (zero2.c) ---- */
 void tdm_zero2_start(struct tdm_torch_model *t);
+void tdm_zero2_before_backward(struct tdm_torch_model *t);
 void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf);
 void tdm_zero2_after_backward(struct tdm_torch_model *t);
 void tdm_zero2_step(struct tdm_torch_model *t);

@@ -251,6 +251,14 @@ static void make_buckets(struct tdm_torch_model *t)
             tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, d->s.reduce_bucket_size, BF16);
 }
 
+/* To 0.18.2 `backward` itself made them, so they lie beside what the loss needs. */
+void tdm_zero2_before_backward(struct tdm_torch_model *t)
+{
+    const struct tdm_deepspeed *d = t->wrapped;
+    if (d->s.early_buckets && d->s.contiguous_gradients && !d->ready)
+        make_buckets(t);
+}
+
 /* Is this the last backward before a step? Two are run if gradients are accumulated. */
 static bool is_last_backward(const struct tdm_deepspeed *d)
 {

@@ -32,7 +32,7 @@ struct tdm_fsdp_settings {
     bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
     bool version_1;      /* FullyShardedDataParallel */
     bool checkpoints_units; /* FSDP 1: a reentrant checkpoint runs the unit, not the layer in it */
-    uint64_t replicas;   /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
+    uint64_t replicas; /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
 
 static inline uint64_t tdm_fsdp_replicas(const struct tdm_fsdp_settings *s)
@@ -70,7 +70,7 @@ struct torch_fsdp {
     struct torch_flat *flats; /* two of each group: of frozen and of trained parameters */
     uint32_t flat_count;
     struct tdm_eager_value **inputs; /* for each group: what hooks keep until the backward ends */
-    bool initialized; /* before the first forward */
+    bool initialized;                /* before the first forward */
 };
 
 struct torch_fsdp *tdm_fsdp_of(const struct tdm_torch_model *t);
@@ -93,8 +93,8 @@ void tdm_fsdp1_reshard(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp1_post_backward(struct tdm_torch_model *t, uint32_t group);
 /* Does the group have gradients that wait? */
 bool tdm_fsdp1_is_reduced(const struct tdm_torch_model *t, uint32_t group);
-/* Takes note of a unit's input, a leaf of a checkpoint that runs again. With a frozen flat parameter
- * a hook on it keeps it, and so its gradient, until the backward ends. */
+/* Takes note of a unit's input, a leaf of a checkpoint that runs again. With a frozen flat
+ * parameter a hook on it keeps it, and so its gradient, until the backward ends. */
 void tdm_fsdp1_hold_input(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value *x);
 /* After the backward all streams are done, and hooks go. */
 void tdm_fsdp1_finish(struct tdm_torch_model *t, uint32_t groups);

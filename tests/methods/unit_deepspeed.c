@@ -168,6 +168,23 @@ static void buckets_are_made(void **state)
     assert_int_equal(counting.count, 0);
 }
 
+/* Where they are made before the backward they lie beside the gradient of the logits, which with
+ * few layers and many words is the peak: a quarter of a GiB each. */
+static void buckets_were_made_early(void **state)
+{
+    struct setting two = {
+        "qwen2.5-0.5b",
+        "zero2",
+        2,
+        4096,
+        {"checkpointing=on", "reduce_bucket_size=134217728", "overlap_comm=true"}};
+    (void)state;
+    const uint64_t late = run(&two, NULL).step[2].phases[TDM_PHASE_BACKWARD].allocated;
+    two.pairs[3] = "deepspeed=0.18.2";
+    assert_int_equal(run(&two, NULL).step[2].phases[TDM_PHASE_BACKWARD].allocated,
+                     late + 2 * 256 * MIB);
+}
+
 /* Stage 1 has gradients of all parameters, 2 P bytes, and a bucket when the backward ends. Then it
  * collects those of its partition, 2 P / N; those that were copied to the bucket go. With
  * overlap_comm it reduces as stage 2 does, and takes as much. */
@@ -717,6 +734,7 @@ int main(void)
         cmocka_unit_test(nothing_is_left),
         cmocka_unit_test(sub_groups_are_stepped),
         cmocka_unit_test(buckets_are_made),
+        cmocka_unit_test(buckets_were_made_early),
         cmocka_unit_test(gradients_are_whole),
         cmocka_unit_test(alst_divides_sequences),
         cmocka_unit_test(trace_holds),
