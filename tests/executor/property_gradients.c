@@ -469,7 +469,7 @@ static bool most_are_close(const struct tally *tally)
 static void gradients_are_those_of_the_reference(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(60, 400), failed = 0;
+    uint64_t cases = tdm_case_count(60, 300), failed = 0;
     struct tally tally[2];
     memset(tally, 0, sizeof(tally));
     for (uint64_t i = 0; i < cases; i++)

@@ -175,7 +175,7 @@ static struct tdm_schedule *draw_instance(uint64_t seed)
 static void test_exhaustive(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(tdm_case_sanitized() ? 4 : 10, 60), equal = 0, near = 0,
+    uint64_t cases = tdm_case_count(tdm_case_sanitized() ? 2 : 10, 45), equal = 0, near = 0,
              compared = 0;
     double worst = 0, worst_gap = 0, gaps = 0;
     for (uint64_t i = 0; i < cases; i++) {
