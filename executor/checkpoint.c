@@ -92,23 +92,12 @@ static bool has(const char *directory, const char *name)
     return found;
 }
 
-/* The checkpoint that a link in `path` names: "PATH/step-N", so that messages tell the step.
- * malloc'ed; NULL if memory ran out. */
-static char *follow(const char *path, const char *link)
+/* Says why there is no checkpoint at `path`. */
+static enum tdm_status refuse_folder(const char *path, struct tdm_error *err)
 {
-    char target[256];
-    ssize_t length = readlink(link, target, sizeof(target) - 1);
-    if (length <= 0)
-        return strdup(link); /* a directory itself */
-    target[length] = '\0';
-    return strchr(target, '/') == NULL ? tdm_path_join(path, target) : strdup(link);
-}
-
-/* Says why there is no checkpoint at `path`, of which `latest` is the link (or NULL). */
-static enum tdm_status refuse_folder(const char *path, const char *latest, struct tdm_error *err)
-{
-    char target[256];
+    char target[256], *latest = tdm_path_join(path, LATEST);
     ssize_t length = latest == NULL ? -1 : readlink(latest, target, sizeof(target) - 1);
+    free(latest);
     if (length > 0) {
         target[length] = '\0';
         tdm_fail(err, TDM_USAGE, "--resume %s: its %s is a link to %s, where no checkpoint is",
@@ -135,25 +124,14 @@ static enum tdm_status refuse_folder(const char *path, const char *latest, struc
 /* The directory of the checkpoint that `path` stands for. */
 static enum tdm_status find(const char *path, char **directory, struct tdm_error *err)
 {
-    char *latest = tdm_path_join(path, LATEST);
-    enum tdm_status status = TDM_OK;
     if (has(path, TDM_WEIGHTS_NOTE)) {
         *directory = strdup(path);
-    } else {
-        const bool whole = latest != NULL && has(latest, TDM_WEIGHTS_NOTE);
-        *directory = whole ? follow(path, latest) : NULL;
-        char *within = tdm_checkpoint_folder_last_within(
-            path, *directory == NULL ? 0 : tdm_checkpoint_folder_step_of(*directory));
-        if (within != NULL) {
-            free(*directory);
-            *directory = within;
-        } else if (!whole) {
-            status = refuse_folder(path, latest, err);
-        }
+        return *directory != NULL ? TDM_OK
+                                  : tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
     }
-    free(latest);
+    enum tdm_status status = tdm_checkpoint_folder_newest(path, directory, err);
     if (status == TDM_OK && *directory == NULL)
-        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to open it", path);
+        status = refuse_folder(path, err);
     return status;
 }
 

@@ -108,16 +108,6 @@ static bool is_in(const char *path, const char *resumed)
     return in;
 }
 
-/* Is `resumed` what `latest` names? A run that was killed before it moved that leaves a later step.
- */
-static bool is_latest(const char *path, const char *resumed)
-{
-    char *latest = tdm_path_join(path, LATEST);
-    bool is = latest != NULL && tdm_file_same(latest, resumed);
-    free(latest);
-    return is;
-}
-
 /* The last step of the checkpoints with a prefix in a folder; 0: there is none. */
 static uint64_t last_of(const char *path, const char *prefix)
 {
@@ -150,10 +140,38 @@ char *tdm_checkpoint_folder_last(const char *path)
     return step > 0 ? name_step(path, PREFIX, step) : NULL;
 }
 
-char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after)
+/* What the link `latest` in `path` names: "PATH/step-N", so that messages tell the step; or the
+ * link itself. malloc'ed; NULL if memory ran out. */
+static char *follow(const char *path, const char *latest)
 {
-    const uint64_t step = last_of(path, WITHIN_PREFIX);
-    return step > after ? name_step(path, WITHIN_PREFIX, step) : NULL;
+    char target[256];
+    ssize_t length = readlink(latest, target, sizeof(target) - 1);
+    if (length <= 0)
+        return strdup(latest); /* a directory itself */
+    target[length] = '\0';
+    return strchr(target, '/') == NULL ? tdm_path_join(path, target) : strdup(latest);
+}
+
+enum tdm_status tdm_checkpoint_folder_newest(const char *path, char **newest, struct tdm_error *err)
+{
+    *newest = NULL;
+    char *latest = tdm_path_join(path, LATEST),
+         *note = latest == NULL ? NULL : tdm_path_join(latest, TDM_WEIGHTS_NOTE);
+    bool failed = note == NULL;
+    if (!failed && access(note, F_OK) == 0) {
+        *newest = follow(path, latest);
+        failed = *newest == NULL;
+    }
+    const uint64_t whole = *newest == NULL ? 0 : tdm_checkpoint_folder_step_of(*newest),
+                   within = failed ? 0 : last_of(path, WITHIN_PREFIX);
+    if (within > whole) {
+        free(*newest);
+        *newest = name_step(path, WITHIN_PREFIX, within);
+        failed = *newest == NULL;
+    }
+    free(latest);
+    free(note);
+    return failed ? tdm_file_failed(path, ENOMEM, err) : TDM_OK;
 }
 
 /* `latest` must be absent or a link: nothing else can be moved to the next checkpoint. */
@@ -208,8 +226,16 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
     const bool any = whole > 0 || within > 0;
     bool follows = is_in(path, resumed);
     folder->discards = any && !follows;
-    if (!any || force || (follows && (most <= resumed_step || is_latest(path, resumed))))
+    if (!any || force || (follows && most <= resumed_step))
         return TDM_OK;
+    if (follows) { /* a run that was killed before it moved `latest` leaves a later step */
+        char *newest;
+        status = tdm_checkpoint_folder_newest(path, &newest, err);
+        const bool is_newest = newest != NULL && tdm_file_same(newest, resumed);
+        free(newest);
+        if (status != TDM_OK || is_newest)
+            return status;
+    }
     if (follows) {
         tdm_fail(err, TDM_USAGE, "%s: has checkpoints up to step %" PRIu64, path, most);
         return tdm_hint(err,

@@ -55,9 +55,10 @@ uint64_t tdm_checkpoint_folder_step_of(const char *checkpoint);
  * out. */
 char *tdm_checkpoint_folder_last(const char *path);
 
-/* The last "PATH/within-N" of a folder, if it is of a step after `after`; malloc'ed. NULL: there is
- * none, or memory ran out. */
-char *tdm_checkpoint_folder_last_within(const char *path, uint64_t after);
+/* Sets *newest to the checkpoint that a folder stands for: "PATH/within-N" if it is of a later step
+ * than what `latest` names, else that; malloc'ed. NULL: there is neither. */
+enum tdm_status tdm_checkpoint_folder_newest(const char *path, char **newest,
+                                             struct tdm_error *err);
 
 /* Is `path`, which need not exist, a checkpoint of the folder `folder` by its name (step-N,
  * within-N, latest), or within one? */
