@@ -235,19 +235,38 @@ static double forward_seconds(const struct tdm_estimator *e, enum tdm_order orde
            e->attention_before[(size_t)e->kind_of[top] * ((size_t)e->chunks + 1) + e->chunks];
 }
 
-/* Seconds of the backward before the first state of a layer or of the embedding is sent: the head
- * of all chunks, and the top layer's backward. If updates run on the host, gradients are sent part
- * by part, before that backward ends. */
-static double seconds_to_update(const struct tdm_estimator *e)
+/* Seconds of the backward until the first gradient of a layer is complete: the head of all chunks,
+ * and the top layer's backward. */
+static double seconds_to_gradient(const struct tdm_estimator *e)
 {
     const uint32_t top = e->layers - 1;
     double seconds = e->head_seconds;
-    if (tdm_is_far(e->base->optimizer.on))
-        return seconds;
     for (uint32_t c = 0; c < e->classes; c++)
         seconds += tdm_estimator_count(e, c, 0, e->chunks) *
                    e->costs[(size_t)top * e->classes + c].backward[TDM_SEARCHED_SET];
     return seconds + e->attention_grad_seconds[e->kind_of[top]];
+}
+
+/* Seconds of the backward before the first state of a layer or of the embedding is sent. If updates
+ * run on the host, gradients are sent part by part, before the top layer's backward ends. */
+static double seconds_to_update(const struct tdm_estimator *e)
+{
+    return tdm_is_far(e->base->optimizer.on) ? e->head_seconds : seconds_to_gradient(e);
+}
+
+/* Seconds of the backward before the host's lane begins to update: a layer, or the head, whose
+ * gradient is complete when it was computed for all chunks, and is then sent. */
+static double seconds_to_host_update(const struct tdm_estimator *e)
+{
+    const uint32_t head = tdm_model_head_unit(e->base->model);
+    const double layer = seconds_to_gradient(e);
+    if (!tdm_updates_on_host(e->base, head) || e->base->model->tied)
+        return layer;
+    double seconds = e->head_seconds;
+    if (!tdm_is_far(e->base->homes[TDM_STATE_GRADIENTS].head)) /* else it is there by then */
+        seconds +=
+            (double)e->gradient_bytes[head] / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
+    return fmin(layer, seconds);
 }
 
 /* Is a unit updated later than that? In layer-major order the head is updated first. */
@@ -413,7 +432,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BESIDE + TDM_STATE_MASTER] = {"master_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_MOMENTS] = {"moments_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_TAKEN] = {on_host ? "host_updates" : "taken",
-                       on_host ? updates.host_seconds : updating - tdm_relaxation_taken_ahead(r),
+                       on_host ? seconds_to_host_update(e) + updates.host_seconds
+                               : updating - tdm_relaxation_taken_ahead(r),
                        TDM_UNBOUNDED},
         [ROW_STALL] = {"stall", -tdm_relaxation_head_update(r), TDM_UNBOUNDED},
     };
