@@ -63,18 +63,24 @@ static bool sums_with(const struct tdm_lowering *l, uint32_t layer, uint32_t fir
     return false;
 }
 
+/* Does the backward of the layer below follow that of a layer, with no sweep forward between? */
+static bool goes_straight_on(const struct tdm_lowering *l, uint32_t layer)
+{
+    return !tdm_low_first_of_group(l, layer) || (layer > 0 && tdm_low_first_of_group(l, layer - 1));
+}
+
 bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer)
 {
     if (tdm_nest_defers(l->schedule))
         return sums_with(l, layer, 0, layer);
-    return !tdm_low_first_of_group(l, layer) && goes_by_part(l, layer);
+    return goes_straight_on(l, layer) && goes_by_part(l, layer);
 }
 
 bool tdm_low_gradient_came_on(const struct tdm_lowering *l, uint32_t layer)
 {
     if (tdm_nest_defers(l->schedule))
         return sums_with(l, layer, layer + 1, l->model->layers);
-    return !tdm_low_top_of_group(l, layer) && tdm_low_gradient_goes_on(l, layer + 1);
+    return layer + 1 < l->model->layers && tdm_low_gradient_goes_on(l, layer + 1);
 }
 
 /* Allocates the place on the host for the gradient of the unit that is updated next. */
