@@ -44,6 +44,7 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m->stream_free);
     free(m->slots);
     free(m->gradient_made);
+    free(m->gradient_begun);
     free(m->kv_sent);
     free(m->far_rows);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
@@ -106,6 +107,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     ok &= (m->stream_free = calloc(chunks, sizeof(double))) != NULL;
     ok &= (m->slots = calloc((size_t)RINGS * (chunks + 1), sizeof(double))) != NULL;
     ok &= (m->gradient_made = calloc(layers, sizeof(double))) != NULL;
+    ok &= (m->gradient_begun = calloc(layers, sizeof(double))) != NULL;
     ok &= (m->kv_sent = calloc(layers, sizeof(double))) != NULL;
     ok &= (m->far_rows = calloc(layers, sizeof(*m->far_rows))) != NULL;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
@@ -181,9 +183,11 @@ static void find_layer(struct lane_clocks *c, const struct span *span, uint32_t 
     of_layer->far_input[INPUT_OF_FIRST] = far_input && !c->by_layer && first;
     of_layer->far_input[INPUT_OF_LATER] = far_input;
     of_layer->far_input[INPUT_OF_KV] = far_input && !keeps_kv(span) && !of_layer->holds_kv;
+    of_layer->into_row = c->by_layer;
     if (layer + 1 == c->layers)
         return;
     /* as the input of the layer above */
+    of_layer->into_row &= !top || tdm_is_far(group[1].input_place);
     of_layer->sends[0] = top && tdm_is_far(group[1].input_place);
     of_layer->sends[1] = !top && tdm_is_far(group->held_place);
 }

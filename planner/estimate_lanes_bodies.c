@@ -4,12 +4,10 @@
 
 #include <math.h>
 
-/* Shares of a layer's backward: before the first and after the last reader of K and V. */
-#define BEFORE_ATTENTION 0.55
-#define AFTER_ATTENTION 0.2
 #define LAST_PRODUCT (1.0 / 3) /* share of what follows the attention */
 #define SURE 0.999             /* what is known of the seconds that computing will take at least */
-#define GRADIENT_BEGINS 0.2    /* share before the first gradient of weights */
+#define GRADIENT_BEGINS 0.2    /* share before the first gradient of weights, */
+#define GRADIENT_GOES_ON (1.0 / 3) /* and before the second: then the first may be sent */
 
 /* ---- costs ---- */
 
@@ -146,13 +144,13 @@ static unsigned stashes(const struct lane_clocks *c, const struct lane_body *bod
 static void send_kv(struct lane_clocks *c, const struct lane_body *body, double made)
 {
     if (body->pass == TDM_PASS_FIRST && layer_of(c, body)->far_kv)
-        c->m->kv_sent[body->layer] = copy_out(c, made, chunk_of(c, body)->kv.out);
+        c->m->kv_sent[body->layer] = c->row_sent = copy_out(c, made, chunk_of(c, body)->kv.out);
 }
 
-/* Layer-major: the forward's output is a row of the stream, and not a slot of the ring. */
-static bool sends_row(const struct lane_clocks *c, const struct lane_body *body)
+/* Layer-major: the forward's output is in a row of the stream, and not in a slot of the ring. */
+static bool makes_row(const struct lane_clocks *c, const struct lane_body *body)
 {
-    return body->pass == TDM_PASS_FIRST && c->by_layer;
+    return body->pass == TDM_PASS_FIRST && layer_of(c, body)->into_row;
 }
 
 static void send_output(struct lane_clocks *c, const struct lane_body *body)
@@ -160,7 +158,7 @@ static void send_output(struct lane_clocks *c, const struct lane_body *body)
     const size_t at = (size_t)(body->layer + 1) * c->n + body->chunk;
     double sent = copy_out(c, c->compute, chunk_of(c, body)->x.out);
     c->m->x_sent[at] = sent;
-    if (sends_row(c, body))
+    if (makes_row(c, body))
         c->m->stream_free[body->chunk] = sent;
     else
         *take_slot(&c->stashed_x) = sent;
@@ -201,6 +199,9 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
         ready = later(ready, slot_free(c, made, TDM_STORE_NORMED));
     }
     c->compute = later(later(c->compute, ready) + before, fetch_row(c, body, seen > 0));
+    /* all layers whose K and V go to the host make them in one row */
+    if (c->by_layer && first && layer->far_kv && body->chunk == 0)
+        c->compute = later(c->compute, c->row_sent);
     if (c->by_layer && !first && seen > 0 && layer->far_kv) {
         fetch_kv(c, body);
         c->compute = later(c->compute, c->kv_ready);
@@ -210,10 +211,13 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
     free_row(c, body->layer, c->compute);
     double attended = c->compute;
     c->compute += rest;
+    /* run again, it soon makes something in bytes from which a gradient is sent */
+    if (c->by_layer && !first)
+        c->compute = later(c->compute, c->gradient_free);
     if (HAS(made, TDM_STORE_GATE_UP))
         c->compute = later(c->compute, slot_free(c, made, TDM_STORE_GATE_UP) + cost->gate_up +
                                            rest * LAST_PRODUCT);
-    if (sends_row(c, body))
+    if (makes_row(c, body))
         c->compute = later(c->compute, c->m->stream_free[body->chunk]);
     else if (sends) /* the last product writes into the slot */
         c->compute = later(c->compute, c->stashed_x.free[c->stashed_x.next] + rest * LAST_PRODUCT);
@@ -241,6 +245,15 @@ static void run_kv(struct lane_clocks *c, const struct lane_body *body, double r
     send_kv(c, body, c->compute);
 }
 
+/* Does a layer's backward follow that of the layer above with no sweep forward between? Then parts
+ * of its gradient wait for the copies of the same parts alone. */
+static bool goes_straight_on(const struct lane_clocks *c, uint32_t layer)
+{
+    const struct span *spans = c->m->spans;
+    return layer + 1 < c->layers &&
+           (spans[layer + 1].first <= layer || spans[layer].first == layer);
+}
+
 static void run_backward(struct lane_clocks *c, const struct lane_body *body, double ready)
 {
     const struct lane_layer *layer = layer_of(c, body);
@@ -250,7 +263,10 @@ static void run_backward(struct lane_clocks *c, const struct lane_body *body, do
     const bool kept = HAS(stored->kept, TDM_STORE_ATTENTION);
     const bool held = !kept && HAS(stored->held, TDM_STORE_ATTENTION);
     const double least = cost->backward[kept ? group->kept : held ? group->held : TDM_SET_INPUT];
-    double seconds = least + attention_grad(c, body), before = BEFORE_ATTENTION * least;
+    const double grad = attention_grad(c, body), parts = cost->backward[TDM_SEARCHED_SET];
+    /* q, K and V are made of the normed input, and so their gradients are those of two products */
+    const double after = 2 * (cost->norm + cost->q + cost->kv);
+    double seconds = least + grad, before = least - after;
     if (!kept && !held) {
         seconds += attention(c, body);
         before = cost->norm + cost->q;
@@ -266,14 +282,29 @@ static void run_backward(struct lane_clocks *c, const struct lane_body *body, do
     if (c->by_layer && layer->far_kv)
         c->compute = later(c->compute, c->kv_ready);
     c->compute += seconds - before;
+    /* layer-major: it adds to the bytes from which the gradient of the layer above is sent */
+    const double after_first = (1 - GRADIENT_GOES_ON) * parts + grad;
+    if (c->by_layer && body->chunk + 1 == c->n && goes_straight_on(c, body->layer))
+        c->compute = later(later(c->compute, c->gradient_free), c->mlp_gradient_free + after_first);
+    else if (c->by_layer && body->chunk + 1 == c->n)
+        c->compute = later(c->compute, c->gradient_free + (1 - GRADIENT_BEGINS) * parts + grad);
     c->m->gradient_made[body->layer] = c->compute;
+    c->m->gradient_begun[body->layer] = c->compute - after_first;
     if (body->chunk == 0)
-        c->kv_free = c->compute - AFTER_ATTENTION * least;
-    free_row(c, body->layer, c->compute - AFTER_ATTENTION * least);
+        c->kv_free = c->compute - after;
+    free_row(c, body->layer, c->compute - after);
     send_sums(c, body);
-    /* it adds to the bytes from which the gradient of the layer above is sent */
-    if (c->by_layer && body->chunk + 1 == c->n)
-        c->compute = later(c->compute, c->gradient_free);
+}
+
+/* Layer-major: the gradient of the head takes the bytes of a ring from which the forward still
+ * sends, unless the ring is larger. Packing places large buffers first. */
+static void wait_for_sends(struct lane_clocks *c)
+{
+    const uint64_t gradient = c->e->gradient_bytes[tdm_lanes_end_unit(c, 1)];
+    for (int s = 0; s < TDM_STORES; s++)
+        for (uint32_t slot = 0; slot < c->stashed[s].slots; slot++)
+            if (c->stashed[s].slots * c->e->store[s] < gradient)
+                c->compute = later(c->compute, c->stashed[s].free[slot]);
 }
 
 static void run_head(struct lane_clocks *c, const struct lane_body *body)
@@ -308,6 +339,8 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
             use_embedding(c, body->kind == TDM_BODY_LAYER_BEGIN);
         return;
     case TDM_BODY_HEAD_BEGIN:
+        if (c->by_layer)
+            wait_for_sends(c);
         tdm_lanes_use_head(c, true);
         return;
     case TDM_BODY_HEAD_END:

@@ -57,6 +57,7 @@ struct lane_chunk {
 struct lane_layer {
     bool far_input[INPUT_READERS]; /* is its input fetched from the host? */
     bool sends[2];                 /* its output, to the host: in the first pass, and in others */
+    bool into_row;                 /* layer-major: in the first pass, into the row of the stream */
     bool keeps_kv, far_kv, holds_kv;
 };
 
@@ -91,7 +92,8 @@ struct tdm_lanes {
     double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
     double *stream_free;          /* [chunks]: until then a copy reads the row of the stream */
     double *slots;                /* of rings */
-    double *gradient_made;        /* [layers]: when the last body was computed that adds to it */
+    double *gradient_made;        /* [layers]: when the last body was computed that adds to it, */
+    double *gradient_begun;       /* [layers]: and when that has added to its first parts */
     double *kv_sent;              /* [layers]: when the last chunk's K and V are on the host */
     uint32_t *far_rows;           /* [layers]: number of lower layers with K and V on the host */
     /* of `homes`, if has_homes; the streams too, if has_streams */
@@ -139,10 +141,12 @@ struct lane_clocks {
     uint32_t users[2];
     double unit_ready[2];
     /* updates on the host */
-    double gradient_free, host_free[SLOTS];
+    double gradient_free, mlp_gradient_free; /* when a gradient, and its MLP's parts, are sent */
+    double host_free[SLOTS];
     uint32_t host_gradients;
     double sums_sent;
-    double kv_ready, kv_free; /* layer-major: K and V from the host, and the row that they enter */
+    double kv_ready, kv_free; /* layer-major: K and V from the host, and the row that they enter, */
+    double row_sent;          /* and when all those on their way to the host have left it */
     double row_free[SLOTS];   /* chunk-major: rows for K and V that are on the host */
 };
 

@@ -163,19 +163,28 @@ static double update_seconds(const struct lane_clocks *c, uint32_t unit)
     return of_all > 0 ? all * (double)c->e->gradient_bytes[unit] / of_all : 0;
 }
 
-/* The gradient goes to the host, where its lane updates the unit. */
+/* The gradient goes to the host, where its lane updates the unit. Layer-major, it is sent part by
+ * part, those of the MLP first. */
 static void update_on_host(struct lane_clocks *c, uint32_t unit)
 {
-    double unused = 0, *free_at = &unused, made = c->compute;
+    const struct tdm_model *model = c->e->base->model;
+    const double bytes = (double)c->e->gradient_bytes[unit];
+    double unused = 0, *free_at = &unused, made = c->compute, begun = made, others = 0;
     if (unit < c->layers) {
         free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.optimizer];
-        made = c->m->gradient_made[unit];
+        begun = made = c->m->gradient_made[unit];
     }
-    double sent = copy_to_host(c, later(made, *free_at), (double)c->e->gradient_bytes[unit]);
+    if (unit < c->layers && c->by_layer) {
+        begun = c->m->gradient_begun[unit];
+        others = 1 - 3.0 * (double)model->hidden * (double)model->intermediate /
+                         (double)model->units[unit].elements;
+    }
+    double sent = later(made, copy_to_host(c, later(begun, *free_at), bytes));
     c->host = later(c->host, sent) + c->e->far_updates[unit].host;
     c->compute += update_seconds(c, unit);
     *free_at = c->host;
     c->gradient_free = sent;
+    c->mlp_gradient_free = sent - others * bytes * c->to_host;
 }
 
 static void send_weights(struct lane_clocks *c, uint32_t unit)
