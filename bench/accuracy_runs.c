@@ -218,30 +218,30 @@ static struct source *source_of(struct runs *runs, const struct table *row)
     return &runs->by_source[i];
 }
 
-/* Does the prediction run out of memory where the source did? A frontier is the longest run that
- * fits. */
-static bool refuses(const struct runs *runs, const struct table *row, const char *figure)
+/* A frontier is the longest run that fits: more of it must run out of memory, or not run at all. */
+static enum outcome compare_frontier(const struct runs *runs, const struct table *row,
+                                     uint64_t bytes)
 {
-    struct tdm_error err;
-    uint64_t bytes = 0;
-    bool oom = strcmp(figure, "oom") == 0;
-    return predict_bytes(runs, row, oom ? 1 : BEYOND, &bytes, &err) == TDM_OK && bytes == 0;
+    struct tdm_error err = {.message = ""};
+    uint64_t more = 0;
+    enum tdm_status status = predict_bytes(runs, row, BEYOND, &more, &err);
+    if (status == TDM_OK && more > 0) {
+        printf(" more did not fit: predicted to fit\n");
+        return LONGER;
+    }
+    printf(" is the longest: predicted to %s, more to %s%s\n",
+           bytes > 0 ? "fit" : "run out of memory",
+           status == TDM_OK ? "run out of memory" : "be refused: ", err.message);
+    return bytes > 0 ? COMPARED : REFUSED;
 }
 
 static enum outcome compare_fit(const struct runs *runs, const struct table *row,
                                 const char *figure, uint64_t bytes)
 {
-    bool oom = strcmp(figure, "oom") == 0;
-    if (oom || !refuses(runs, row, figure)) {
-        printf(" %s: predicted to %s\n", oom ? "ran out of memory" : "more did not fit",
-               oom && bytes == 0 ? "run out of memory" : "fit");
-        if (!oom)
-            return LONGER;
-        return bytes == 0 ? COMPARED : FAILED;
-    }
-    printf(" is the longest: predicted to %s, more to run out of memory\n",
-           bytes > 0 ? "fit" : "run out of memory");
-    return bytes > 0 ? COMPARED : REFUSED;
+    if (strcmp(figure, "frontier") == 0)
+        return compare_frontier(runs, row, bytes);
+    printf(" ran out of memory: predicted to %s\n", bytes == 0 ? "run out of memory" : "fit");
+    return bytes == 0 ? COMPARED : FAILED;
 }
 
 static enum outcome compare_bytes(const struct runs *runs, const struct table *row,

@@ -148,6 +148,7 @@ struct tdm_torch_settings {
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint64_t image_tokens;      /* of a sequence, whose rows a vision tower makes */
     uint32_t liger;             /* bits of enum tdm_liger */
+    bool liger_counts_32_bits;  /* its norms and rotations count elements in 32 bits */
     enum tdm_compile compile;
     bool shifted;             /* LongLoRA's attention */
     bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
@@ -170,6 +171,12 @@ struct tdm_torch_settings {
 
 /* Is the loss that of transformers, over logits of all tokens at once? */
 bool tdm_torch_has_own_loss(const struct tdm_torch_settings *settings);
+
+/* The most tokens of a GPU's step on which Liger's norms and rotations run. To 0.6.0 the place of a
+ * row is its number times its elements in 32 bits (ops/rms_norm.py, ops/rope.py; 64 bits since
+ * b27b4c5f). UINT64_MAX: they have no limit, or are not used. */
+uint64_t tdm_liger_most_tokens(const struct tdm_model *config,
+                               const struct tdm_torch_settings *settings);
 
 struct tdm_torch_model;
 
