@@ -106,6 +106,9 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 /* Liger's kernels in layers. */
 enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
 
+/* Its versions by what they do: later ones as 0.8; 0.5.3 to 0.6.0; all before 0.5. */
+enum tdm_liger_version { TDM_LIGER_NOW, TDM_LIGER_0_6_0, TDM_LIGER_0_4_2 };
+
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
@@ -148,7 +151,7 @@ struct tdm_torch_settings {
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint64_t image_tokens;      /* of a sequence, whose rows a vision tower makes */
     uint32_t liger;             /* bits of enum tdm_liger */
-    bool liger_counts_32_bits;  /* its norms and rotations count elements in 32 bits */
+    enum tdm_liger_version liger_version;
     enum tdm_compile compile;
     bool shifted;             /* LongLoRA's attention */
     bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
