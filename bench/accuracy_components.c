@@ -127,11 +127,13 @@ static void head_loss(struct component *c)
     backward_of(c, loss);
 }
 
-/* The same with Liger's fused function. */
+/* The same with Liger's fused function, of the version that was measured. */
 static void fused_loss(struct component *c)
 {
     struct tdm_torch_model model = {
-        .m = &c->m, .head = c->weights[0], .settings = {.batch = 1, .tokens = c->sizes.rows}};
+        .m = &c->m,
+        .head = c->weights[0],
+        .settings = {.batch = 1, .tokens = c->sizes.rows, .liger_version = TDM_LIGER_0_4_2}};
     backward_of(c, tdm_torch_fused_loss(&model, c->x));
 }
 

@@ -94,10 +94,26 @@ static size_t split_pairs(const char *settings, char *text, size_t text_bytes, c
     return count;
 }
 
-/* `longer` multiplies the tokens of the row. *output_bytes is the size of what the model without
- * its head returns. */
+/* What NVML's first kind of memory info counts as used beside what is used: the memory that the
+ * driver sets aside (nvml.h nvmlMemory_t). It is the card's memory in nvidia-smi's table less what
+ * CUDA reports. */
+static uint64_t set_aside_bytes(const struct tdm_machine *machine)
+{
+    static const struct {
+        const char *machine;
+        uint64_t mib; /* "81559MiB" in nvidia-smi's table */
+    } cards[] = {{"h100", 81559}, {"h200", 143771}};
+    const uint64_t device = machine->topology.places[TDM_DEVICE].capacity_bytes;
+    for (size_t i = 0; i < sizeof(cards) / sizeof(cards[0]); i++)
+        if (strcmp(cards[i].machine, machine->name) == 0)
+            return (cards[i].mib << 20) - device;
+    return 0;
+}
+
+/* `longer` multiplies the tokens of the row. *beside_bytes is what some figures have beside those
+ * of the prediction: what the model without its head returns, or the driver sets aside. */
 static enum tdm_status predict(const struct runs *runs, const struct table *row, double longer,
-                               struct tdm_method_prediction *p, uint64_t *output_bytes,
+                               struct tdm_method_prediction *p, uint64_t *beside_bytes,
                                struct tdm_error *err)
 {
     const struct table *recipe = &runs->recipe;
@@ -126,8 +142,10 @@ static enum tdm_status predict(const struct runs *runs, const struct table *row,
         status = tdm_method_check(model, &settings, err);
     if (status == TDM_OK)
         status = tdm_method_predict(model, machine, &settings, 0, p, err);
-    if (status == TDM_OK)
-        *output_bytes = settings.torch.tokens * settings.torch.batch * model->hidden * BF16_BYTES;
+    if (status == TDM_OK && strcmp(field(recipe, "figure"), "kept") == 0)
+        *beside_bytes = settings.torch.tokens * settings.torch.batch * model->hidden * BF16_BYTES;
+    if (status == TDM_OK && strcmp(field(recipe, "figure"), "nvml") == 0)
+        *beside_bytes = set_aside_bytes(machine);
     tdm_model_free(model);
     tdm_machine_free(machine);
     return status;
@@ -144,7 +162,7 @@ static uint64_t figure_of(const struct tdm_method_step *step, const char *figure
         all += torch->categories[i];
     if (strcmp(figure, "reserved") == 0)
         return torch->peak.reserved;
-    if (strcmp(figure, "used") == 0)
+    if (strcmp(figure, "used") == 0 || strcmp(figure, "nvml") == 0)
         return step->used_bytes;
     if (strcmp(figure, "kept") == 0) /* by the forward for the backward */
         return torch->end_bytes[TDM_PHASE_FORWARD] - torch->before_bytes;
@@ -172,17 +190,16 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
     const struct table *recipe = &runs->recipe;
     const char *figure = field(recipe, "figure");
     struct tdm_method_prediction p;
-    uint64_t output_bytes = 0;
+    uint64_t beside_bytes = 0;
     if (strcmp(field(recipe, "method"), "component") == 0) {
         char text[LINE_BYTES];
         const char *pairs[MOST_PAIRS];
         size_t count = split_pairs(field(recipe, "settings"), text, sizeof(text), pairs);
         return predict_component(field(recipe, "model"), pairs, count, bytes, err);
     }
-    enum tdm_status status = predict(runs, row, longer, &p, &output_bytes, err);
+    enum tdm_status status = predict(runs, row, longer, &p, &beside_bytes, err);
     if (status == TDM_OK)
-        *bytes =
-            p.runs ? most_of(&p, figure) + (strcmp(figure, "kept") == 0 ? output_bytes : 0) : 0;
+        *bytes = p.runs ? most_of(&p, figure) + beside_bytes : 0;
     return status;
 }
 
@@ -218,30 +235,30 @@ static struct source *source_of(struct runs *runs, const struct table *row)
     return &runs->by_source[i];
 }
 
-/* Does the prediction run out of memory where the source did? A frontier is the longest run that
- * fits. */
-static bool refuses(const struct runs *runs, const struct table *row, const char *figure)
+/* A frontier is the longest run that fits: more of it must run out of memory, or not run at all. */
+static enum outcome compare_frontier(const struct runs *runs, const struct table *row,
+                                     uint64_t bytes)
 {
-    struct tdm_error err;
-    uint64_t bytes = 0;
-    bool oom = strcmp(figure, "oom") == 0;
-    return predict_bytes(runs, row, oom ? 1 : BEYOND, &bytes, &err) == TDM_OK && bytes == 0;
+    struct tdm_error err = {.message = ""};
+    uint64_t more = 0;
+    enum tdm_status status = predict_bytes(runs, row, BEYOND, &more, &err);
+    if (status == TDM_OK && more > 0) {
+        printf(" more did not fit: predicted to fit\n");
+        return LONGER;
+    }
+    printf(" is the longest: predicted to %s, more to %s%s\n",
+           bytes > 0 ? "fit" : "run out of memory",
+           status == TDM_OK ? "run out of memory" : "be refused: ", err.message);
+    return bytes > 0 ? COMPARED : REFUSED;
 }
 
 static enum outcome compare_fit(const struct runs *runs, const struct table *row,
                                 const char *figure, uint64_t bytes)
 {
-    bool oom = strcmp(figure, "oom") == 0;
-    if (oom || !refuses(runs, row, figure)) {
-        printf(" %s: predicted to %s\n", oom ? "ran out of memory" : "more did not fit",
-               oom && bytes == 0 ? "run out of memory" : "fit");
-        if (!oom)
-            return LONGER;
-        return bytes == 0 ? COMPARED : FAILED;
-    }
-    printf(" is the longest: predicted to %s, more to run out of memory\n",
-           bytes > 0 ? "fit" : "run out of memory");
-    return bytes > 0 ? COMPARED : REFUSED;
+    if (strcmp(figure, "frontier") == 0)
+        return compare_frontier(runs, row, bytes);
+    printf(" ran out of memory: predicted to %s\n", bytes == 0 ? "run out of memory" : "fit");
+    return bytes == 0 ? COMPARED : FAILED;
 }
 
 static enum outcome compare_bytes(const struct runs *runs, const struct table *row,

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/names.h"
+#include "base/size.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -310,6 +311,27 @@ static enum tdm_status check_positions(const struct tdm_model *model, uint64_t t
     return tdm_hint(err, "--context %" PRIu64 ", or a model whose positions are rotations", most);
 }
 
+/* Beyond the limit these kernels fail ("an illegal memory access"), whatever memory there is. */
+static enum tdm_status check_liger(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings,
+                                   struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const uint64_t most = tdm_liger_most_tokens(model, torch);
+    if (most == UINT64_MAX)
+        return TDM_OK;
+    const struct tdm_context *c = &torch->context;
+    const uint64_t ranks = c->divider != NULL ? c->ring_degree * c->ulysses_degree : 1;
+    if (tdm_size_mul(tdm_context_local_tokens(c, torch->tokens), torch->batch) <= most)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "--set liger_version: to 0.6.0 Liger's norms and rotations fail on more than %" PRIu64
+             " tokens of a GPU: they count elements of %s in 32 bits",
+             most, model->name);
+    return tdm_hint(err, "--context %" PRIu64 ", or liger_version=now",
+                    most / torch->batch * ranks);
+}
+
 enum tdm_status tdm_method_check(const struct tdm_model *model,
                                  struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -343,6 +365,8 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
         status = wrapper->check(model, settings, err);
     if (status == TDM_OK && method->divider != NULL && method->divider->check != NULL)
         status = method->divider->check(model, settings, err);
+    if (status == TDM_OK)
+        status = check_liger(model, settings, err);
     return status != TDM_OK || method->check == NULL ? status : method->check(model, settings, err);
 }
 

@@ -358,6 +358,7 @@ static const char *const without_fpdt[] = {"weights_dtype",
                                            "use_rslora",
                                            "use_cache",
                                            "liger",
+                                           "liger_version",
                                            NULL};
 
 static bool is_odd(uint64_t elements, uint64_t ranks)

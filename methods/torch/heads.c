@@ -190,6 +190,25 @@ bool tdm_torch_has_liger_rope(const struct tdm_model *config)
                              TDM_PART_POSITIONS | TDM_PART_CAST_ROPE)) == 0;
 }
 
+uint64_t tdm_liger_most_tokens(const struct tdm_model *config,
+                               const struct tdm_torch_settings *settings)
+{
+    const uint64_t head = config->head_dim, heads = config->query_heads * head;
+    const bool rotates =
+                   (settings->liger & TDM_LIGER_ROPE) != 0 && tdm_torch_has_liger_rope(config),
+               norms = (settings->liger & TDM_LIGER_NORMS) != 0;
+    bool head_rows = false; /* a row of a norm is a head */
+    for (uint32_t i = 0; i < config->layers && norms && !config->whole_qk_norm; i++)
+        head_rows |= config->layer_kinds[i].qk_norm;
+    const bool head_tensors = rotates || (norms && config->whole_qk_norm);
+    const uint64_t of_hidden = norms ? INT32_MAX / config->hidden + 1 : UINT64_MAX,
+                   of_heads = head_tensors ? INT32_MAX / heads + 1 : UINT64_MAX,
+                   of_head = head_rows ? (INT32_MAX / head + 1) / config->query_heads : UINT64_MAX;
+    uint64_t most = of_hidden < of_heads ? of_hidden : of_heads;
+    most = of_head < most ? of_head : most;
+    return settings->liger_version != TDM_LIGER_NOW ? most : UINT64_MAX;
+}
+
 static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                          struct tdm_eager_value *qkv[3])
 {

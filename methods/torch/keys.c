@@ -244,6 +244,12 @@ static bool has_version(const struct tdm_key_case *c)
            c->settings->torch.attention == TDM_TORCH_FLASH;
 }
 
+static bool has_liger(const struct tdm_key_case *c)
+{
+    return (c->settings->torch.liger & (TDM_LIGER_NORMS | TDM_LIGER_ROPE)) != 0 ||
+           c->settings->torch.logits == TDM_LOGITS_FUSED;
+}
+
 static bool has_score(const struct tdm_key_case *c)
 {
     return c->settings->torch.logits == TDM_LOGITS_SCORE;
@@ -290,6 +296,8 @@ static const struct tdm_key_need needs_vision = {
     has_vision};
 static const struct tdm_key_need needs_version = {
     "without transformers' own loss and attention=flash", has_version};
+static const struct tdm_key_need needs_liger = {"without liger's norms, rotations or loss",
+                                                has_liger};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
@@ -468,6 +476,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
      .read = tdm_key_read_liger},
+    {"liger_version", "now|0.6.0|0.4.2", "now",
+     "0.5.3 to 0.6.0: norms and rotations fail on more than 2^31 elements, and each chunk of the loss "
+     "has logits of its own; 0.4.2 and before: in fp32 too",
+     tdm_key_read_choice, FIELD(torch.liger_version), .needs = {&needs_liger}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,

@@ -155,18 +155,48 @@ static void fused_cast_chunk(const struct tdm_torch_model *t, const struct tdm_e
     tdm_drop(m, logits);
 }
 
+/* What Python's names refer to when the next chunk begins. */
+struct fused_names {
+    struct tdm_eager_value *logits, *grad; /* grad NULL: another name of the logits */
+};
+
+/* To 0.6.0 each chunk has logits of its own. To 0.4.2 they become fp32 for the kernel, narrow
+ * again, and are multiplied by the chunk's share of the labels. */
+static void fused_old_chunk(const struct tdm_torch_model *t, const struct tdm_eager_value *hidden,
+                            uint64_t rows, struct fused_names *names)
+{
+    struct tdm_eager *m = t->m;
+    const uint16_t bytes = hidden->element_bytes;
+    names->logits = tdm_replace(m, names->logits, fused_logits(t, rows, bytes));
+    if (t->settings.liger_version == TDM_LIGER_0_4_2) {
+        if (bytes != FP32) {
+            names->logits = tdm_replace(m, names->logits, fused_logits(t, rows, FP32));
+            names->logits = tdm_replace(m, names->logits, fused_logits(t, rows, bytes));
+        }
+        names->grad = tdm_replace(m, names->grad, fused_logits(t, rows, bytes));
+    }
+    tdm_drop(m, tdm_value_new(m, rows, hidden->columns, bytes));
+}
+
 /* Logits of all chunks have one buffer, unless autocast has a part in the products. Chunks after
  * the second are like it. */
 static void fused_chunks(const struct tdm_torch_model *t, const struct tdm_eager_value *hidden,
                          bool has_weight_grad)
 {
+    const bool casts = t->m->autocast && t->head->element_bytes != BF16;
     uint64_t chunk = fused_chunk(hidden->rows, t->head);
-    if (!t->m->autocast || t->head->element_bytes == BF16) {
+    struct fused_names names = {.logits = NULL};
+    if (!casts && t->settings.liger_version == TDM_LIGER_NOW) {
         tdm_drop(t->m, fused_logits(t, chunk, hidden->element_bytes));
         return;
     }
     for (uint64_t i = 0; i < 2 && i * chunk < hidden->rows; i++)
-        fused_cast_chunk(t, hidden, chunk, has_weight_grad);
+        if (casts)
+            fused_cast_chunk(t, hidden, chunk, has_weight_grad);
+        else
+            fused_old_chunk(t, hidden, chunk, &names);
+    tdm_drop(t->m, names.logits);
+    tdm_drop(t->m, names.grad);
 }
 
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,

@@ -106,6 +106,9 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 /* Liger's kernels in layers. */
 enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
 
+/* Its versions by what they do: later ones as 0.8; 0.5.3 to 0.6.0; all before 0.5. */
+enum tdm_liger_version { TDM_LIGER_NOW, TDM_LIGER_0_6_0, TDM_LIGER_0_4_2 };
+
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
@@ -148,6 +151,7 @@ struct tdm_torch_settings {
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint64_t image_tokens;      /* of a sequence, whose rows a vision tower makes */
     uint32_t liger;             /* bits of enum tdm_liger */
+    enum tdm_liger_version liger_version;
     enum tdm_compile compile;
     bool shifted;             /* LongLoRA's attention */
     bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
@@ -170,6 +174,12 @@ struct tdm_torch_settings {
 
 /* Is the loss that of transformers, over logits of all tokens at once? */
 bool tdm_torch_has_own_loss(const struct tdm_torch_settings *settings);
+
+/* The most tokens of a GPU's step on which Liger's norms and rotations run. To 0.6.0 the place of a
+ * row is its number times its elements in 32 bits (ops/rms_norm.py, ops/rope.py; 64 bits since
+ * b27b4c5f). UINT64_MAX: they have no limit, or are not used. */
+uint64_t tdm_liger_most_tokens(const struct tdm_model *config,
+                               const struct tdm_torch_settings *settings);
 
 struct tdm_torch_model;
 

@@ -561,6 +561,48 @@ static void impossible_settings_are_refused(void **state)
     }
 }
 
+/* To 0.6.0 Liger's norms and rotations count elements in 32 bits. ArcticTraining's projects/
+ * sequence-parallelism/run-h100-sp1-llama-8b.yml: 500,000 tokens are "ok", 555,000 "an illegal
+ * memory access". A token of Qwen3-32B has 64 heads of 128, which are normed one by one. */
+static void liger_counts_in_32_bits(void **state)
+{
+    static const struct {
+        const char *model, *method, *pair;
+        uint64_t gpus, tokens;
+        enum tdm_status status;
+    } cases[] = {
+        {"llama-3.1-8b", "zero3-offload", "liger=all", 1, 500000, TDM_OK},
+        {"llama-3.1-8b", "zero3-offload", "liger=all", 1, 524288, TDM_OK},
+        {"llama-3.1-8b", "zero3-offload", "liger=all", 1, 524289, TDM_USAGE},
+        {"llama-3.1-8b", "zero3-offload", "liger=all", 1, 555000, TDM_USAGE},
+        {"llama-3.1-8b", "zero3-offload", "liger=swiglu", 1, 555000, TDM_OK},
+        {"llama-3.1-8b", "alst", "liger=rope", 8, 4194304, TDM_OK},
+        {"llama-3.1-8b", "alst", "liger=rope", 8, 4194312, TDM_USAGE},
+        {"llama-3.1-70b", "alst", "liger=rms_norm", 8, 2097152, TDM_OK},
+        {"llama-3.1-70b", "alst", "liger=rms_norm", 8, 2097160, TDM_USAGE},
+        {"qwen3-32b", "alst", "liger=rms_norm", 8, 2097152, TDM_OK},
+        {"qwen3-32b", "alst", "liger=rms_norm", 8, 2097160, TDM_USAGE},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (unsigned now = 0; now < 2; now++) {
+            const char *const pairs[] = {cases[i].pair,
+                                         now ? "liger_version=now" : "liger_version=0.6.0"};
+            const struct tdm_method *method;
+            struct tdm_method_settings settings = {
+                .torch = {.tokens = cases[i].tokens, .batch = 1, .ranks = cases[i].gpus}};
+            struct tdm_method_choices choices;
+            struct tdm_model *model;
+            struct tdm_error err;
+            must(tdm_model_load(cases[i].model, &model, &err), &err);
+            must(tdm_method_find(cases[i].method, &method, &err), &err);
+            must(tdm_method_apply(method, pairs, 2, &settings, &choices, &err), &err);
+            assert_int_equal(tdm_method_check(model, &settings, &err),
+                             now ? TDM_OK : cases[i].status);
+            tdm_model_free(model);
+        }
+}
+
 #define EXPERT_PARAMETERS UINT64_C(176160768) /* of a layer of mixtral-8x7b */
 #define MIXTRAL_PARAMETERS UINT64_C(46702792704)
 
@@ -747,6 +789,7 @@ int main(void)
         cmocka_unit_test(parts_are_swapped),
         cmocka_unit_test(buffers_run_out),
         cmocka_unit_test(impossible_settings_are_refused),
+        cmocka_unit_test(liger_counts_in_32_bits),
         cmocka_unit_test(experts_are_shared),
         cmocka_unit_test(experts_have_places),
         cmocka_unit_test(long_sequences_are_tiled),

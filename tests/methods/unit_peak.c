@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the peak of a step. The tensors listed as live must be all that is live, by category.
- * Also tests names of tensors, limits of host memory, and that a node keeps all that an operation
- * saves. */
+ * Also tests names of tensors, limits of host memory, that a node keeps all that an operation
+ * saves, and the peaks of a loss by version. */
 #include "methods/eager/eager.h"
 #include "methods/prediction.h"
+#include "methods/torch/parts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -187,13 +188,53 @@ static void no_saved_tensor_is_lost(void **unused)
     free(m);
 }
 
+/* ---- Liger's fused loss, by version ---- */
+
+/* Peak of the loss of Liger's benchmark: 32 chunks. */
+static uint64_t peak_of_fused_loss(enum tdm_liger_version version)
+{
+    const struct tdm_gpu_facts ampere = {108, 2048, 8519680, UINT64_C(1) << 20, 80};
+    struct tdm_torch_allocator *allocator;
+    struct tdm_eager *m = calloc(1, sizeof(*m));
+    struct tdm_error err;
+    assert_non_null(m);
+    must(tdm_torch_allocator_create(UINT64_C(1) << 40, false, &allocator, &err), &err);
+    tdm_eager_start(m, allocator, &ampere);
+    m->grad_enabled = true;
+    struct tdm_torch_model model = {
+        .m = m,
+        .head = tdm_value_leaf(m, 128256, 4096, 2, true),
+        .settings = {.batch = 1, .tokens = 16384, .liger_version = version}};
+    struct tdm_eager_value *hidden = tdm_value_leaf(m, 16384, 4096, 2, true);
+    struct tdm_eager_value *loss = tdm_torch_fused_loss(&model, hidden);
+    uint64_t peak = tdm_torch_peak(allocator).allocated;
+    tdm_backward(m, loss, NULL);
+    tdm_drop(m, loss);
+    assert_int_equal(m->status, TDM_OK);
+    tdm_eager_end(m);
+    tdm_torch_allocator_free(allocator);
+    free(m);
+    return peak;
+}
+
+/* One buffer of a chunk's logits; two, as their name lasts; of 0.4.2 a product, or what was made of
+ * it, in bf16, its fp32 copy and the scaled gradient of the chunk before. */
+static void old_losses_hold_more(void **unused)
+{
+    const uint64_t chunk = UINT64_C(512) * 128256 * 2, now = peak_of_fused_loss(TDM_LIGER_NOW),
+                   rest = UINT64_C(1) << 20; /* of a block, which is not cut */
+    (void)unused;
+    assert_in_range(peak_of_fused_loss(TDM_LIGER_0_6_0), now + chunk, now + chunk + rest);
+    assert_in_range(peak_of_fused_loss(TDM_LIGER_0_4_2), now + 3 * chunk,
+                    now + 3 * chunk + 3 * rest);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_are_the_peak),
-        cmocka_unit_test(labels_are_names),
-        cmocka_unit_test(host_memory_is_a_limit),
-        cmocka_unit_test(no_saved_tensor_is_lost),
+        cmocka_unit_test(groups_are_the_peak),    cmocka_unit_test(labels_are_names),
+        cmocka_unit_test(host_memory_is_a_limit), cmocka_unit_test(no_saved_tensor_is_lost),
+        cmocka_unit_test(old_losses_hold_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
