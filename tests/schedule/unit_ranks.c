@@ -276,12 +276,13 @@ static struct lives lives_of(const struct tdm_program *program, uint32_t rank)
 }
 
 /* Lowered for a sample of its ranks, a program has the same buffers at the same offsets, and the
- * counts of all ranks that are simulated. */
+ * counts of all ranks that are simulated. Measured without ops, its arenas are the same. */
 static void compare_sample(const struct tdm_program *whole, const struct tdm_schedule *schedule)
 {
     struct tdm_program *sample;
     struct tdm_error err;
     uint32_t simulated[TDM_SIMULATED_RANKS];
+    uint64_t arena_bytes[TDM_MAX_PLACES];
     must(tdm_program_lower_sample(schedule, &sample, &err), &err);
     assert_int_equal(sample->sampled, whole->ranks > TDM_SIMULATED_RANKS);
     assert_int_equal(sample->buffer_count, whole->buffer_count);
@@ -290,6 +291,8 @@ static void compare_sample(const struct tdm_program *whole, const struct tdm_sch
                         sizeof(whole->live_peak_bytes));
     for (uint32_t i = 0; i < whole->buffer_count; i++)
         assert_int_equal(sample->buffers[i].offset, whole->buffers[i].offset);
+    must(tdm_program_measure(schedule, arena_bytes, &err), &err);
+    assert_memory_equal(arena_bytes, whole->arena_bytes, sizeof(arena_bytes));
     const uint32_t count = tdm_ranks_simulated(whole, simulated);
     for (uint32_t i = 0; i < count; i++)
         assert_int_equal(sample->counts[simulated[i]].ops, whole->counts[simulated[i]].ops);
