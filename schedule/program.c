@@ -274,7 +274,8 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
         return status;
     ranges.live = calloc((size_t)ranges.conflicts.words + 1, sizeof(*ranges.live));
     bool lowered[TDM_MAX_RANKS] = {false};
-    if (ranges.live == NULL)
+    bool *left_out = calloc((size_t)program->chunk_count + 1, sizeof(*left_out));
+    if (ranges.live == NULL || left_out == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
     else
         status = choose_ranks(program, effort, lowered, err);
@@ -282,10 +283,16 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
         if (!lowered[rank])
             continue;
-        const struct tdm_program view = tdm_program_of_rank(program, rank);
+        struct tdm_program view = tdm_program_of_rank(program, rank);
         ranges.counts = &program->counts[rank];
-        status = effort == MEMORY_ALONE ? tdm_lower_lives(&view, note_range, &ranges, err)
-                                        : tdm_lower(&view, note_range, &ranges, err);
+        if (effort != MEMORY_ALONE) {
+            status = tdm_lower(&view, note_range, &ranges, err);
+            continue;
+        }
+        view.left_out = left_out;
+        status = tdm_rounds_left_out(&view, left_out, err);
+        if (status == TDM_OK)
+            status = tdm_lower_lives(&view, note_range, &ranges, err);
     }
     program->op_count = program->counts[0].ops;
     program->written_values = program->counts[0].written_values;
@@ -293,6 +300,7 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
                             capacity_bytes[place], effort == WITHIN, err);
+    free(left_out);
     free(ranges.live);
     tdm_conflicts_free(&ranges.conflicts);
     return status;
