@@ -151,7 +151,7 @@ static pthread_once_t knows = PTHREAD_ONCE_INIT;
 static void look_up_all(void)
 {
     const struct tdm_method *m = tdm_methods();
-    for (size_t i = 0; m[i].name != NULL && i < MOST_METHODS; i++) {
+    for (size_t i = 0; i < MOST_METHODS && m[i].name != NULL; i++) {
         known.counts[i] = list_keys(&m[i], TDM_METHOD_MOST_KEYS, known.keys[i]);
         known.methods = i + 1;
     }
