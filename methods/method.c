@@ -129,14 +129,17 @@ static bool is_hidden(const struct tdm_method *method, size_t table, const char 
     return strcmp(name, "sharding") == 0;
 }
 
-static const struct tdm_method_key *look_up_key(const struct tdm_method *method, size_t number)
+/* Lists the first `most` keys. Returns how many. */
+static size_t list_keys(const struct tdm_method *method, size_t most,
+                        const struct tdm_method_key **keys)
 {
     const struct tdm_method_key *key;
+    size_t count = 0;
     for (size_t table = 0; (key = table_of(method, table)) != NULL; table++)
-        for (; key->name != NULL; key++)
-            if (!is_hidden(method, table, key->name) && number-- == 0)
-                return key;
-    return NULL;
+        for (; key->name != NULL && count < most; key++)
+            if (!is_hidden(method, table, key->name))
+                keys[count++] = key;
+    return count;
 }
 
 /* The keys of all methods, looked up once: a search for remedies asks thousands of times. */
@@ -149,11 +152,9 @@ static pthread_once_t knows = PTHREAD_ONCE_INIT;
 static void look_up_all(void)
 {
     const struct tdm_method *m = tdm_methods();
-    for (; m[known.methods].name != NULL && known.methods < MOST_METHODS; known.methods++) {
-        size_t *count = &known.counts[known.methods];
-        const struct tdm_method_key *key;
-        while (*count < TDM_METHOD_MOST_KEYS && (key = look_up_key(&m[known.methods], *count)))
-            known.keys[known.methods][(*count)++] = key;
+    for (size_t i = 0; i < MOST_METHODS && m[i].name != NULL; i++) {
+        known.counts[i] = list_keys(&m[i], TDM_METHOD_MOST_KEYS, known.keys[i]);
+        known.methods = i + 1;
     }
 }
 
@@ -163,7 +164,8 @@ const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, siz
     for (size_t m = 0; m < known.methods; m++)
         if (method == &tdm_methods()[m])
             return number < known.counts[m] ? known.keys[m][number] : NULL;
-    return look_up_key(method, number);
+    const struct tdm_method_key *keys[TDM_METHOD_MOST_KEYS]; /* of a method of a test's own */
+    return number < list_keys(method, TDM_METHOD_MOST_KEYS, keys) ? keys[number] : NULL;
 }
 
 /* The key with a name, and its number; NULL: the method has none. */

@@ -138,6 +138,15 @@ enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struc
                                       enum tdm_place place, uint64_t enough, bool *is_enough,
                                       struct tdm_error *err);
 
+/* The same of the device and of several ranks, with a memo (team_least.h), which is filled.
+ * `doubts`: asks what *memo knows, if it knows anything of such a schedule: many times as fast, but
+ * a no may be wrong. */
+struct tdm_team_memo;
+enum tdm_status tdm_candidates_enough_of_team(struct tdm_schedule *schedule,
+                                              const struct tdm_pins *pins, uint64_t enough,
+                                              bool doubts, struct tdm_team_memo *memo,
+                                              bool *is_enough, struct tdm_error *err);
+
 const char *tdm_attention_store_name(enum tdm_attention_store store); /* "none", "held", "kept" */
 
 /* Copies what a search chooses between schedules of the same model and step. */

@@ -2,13 +2,30 @@
 /* The least memory of a place for which some schedule fits. */
 #include "planner/candidates_parts.h"
 
+#include "base/size.h"
 #include "planner/team_least.h"
 #include "schedule/program.h"
+#include "schedule/schedule_check.h"
 
 #include <string.h>
 
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
+
+/* The bytes that a schedule uses, from lowering it without its ops. */
+static enum tdm_status measure(const struct tdm_schedule *schedule,
+                               uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
+{
+    enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
+    if (status == TDM_OK)
+        status = tdm_program_measure(schedule, used_bytes, err);
+    if (status != TDM_OK)
+        return status;
+    for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
+        used_bytes[place] = tdm_size_add(used_bytes[place],
+                                         schedule->machine->topology.places[place].runtime_bytes);
+    return TDM_OK;
+}
 
 /* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
  * known whether the minimum is at most `enough`. Schedules of a chunk size and an order take about
@@ -40,13 +57,11 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         excess = &excesses[recipe.size][recipe.order];
         if (recipe.bytes[other] + excess->bytes - (excess->bytes >> excess->seen) > limit_bytes)
             continue;
-        struct tdm_program *program;
         uint64_t used_bytes[TDM_MAX_PLACES];
         tdm_recipe_write(&run->space, &recipe);
-        status = tdm_candidates_lower(run, false, &program, used_bytes, err);
+        status = measure(run->space.schedule, used_bytes, err);
         if (status != TDM_OK)
             break;
-        tdm_program_free(program);
         if (used_bytes[other] > limit_bytes) {
             const uint64_t by = used_bytes[other] - recipe.bytes[other]; /* never too high */
             excess->bytes = excess->seen == 0 || by < excess->bytes ? by : excess->bytes;
@@ -57,9 +72,11 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
     return status;
 }
 
-/* tdm_team_least(), with the schedule's choices as they were, but for its nest. */
+/* tdm_team_least(), with the schedule's choices as they were, but for its nest. `tried`: not NULL,
+ * tdm_team_least_alike(). */
 static enum tdm_status least_of_team(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                     enum tdm_place place, uint64_t enough, uint64_t *bytes,
+                                     enum tdm_place place, uint64_t enough,
+                                     struct tdm_team_memo *memo, bool *tried, uint64_t *bytes,
                                      struct tdm_error *err)
 {
     struct tdm_home homes[TDM_STATES];
@@ -68,9 +85,11 @@ static enum tdm_status least_of_team(struct tdm_schedule *schedule, const struct
     const enum tdm_exchange_kind exchange = schedule->exchange;
     const uint32_t head_ranks = schedule->head_ranks;
     const bool sliced_weights = schedule->sliced_weights;
-    struct tdm_team_memo memo;
     memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = tdm_team_least(schedule, pins, place, enough, &memo, bytes, err);
+    enum tdm_status status =
+        tried == NULL
+            ? tdm_team_least(schedule, pins, place, enough, memo, bytes, err)
+            : tdm_team_least_alike(schedule, pins, place, enough, memo, tried, bytes, err);
     memcpy(schedule->homes, homes, sizeof(homes));
     schedule->rings = rings;
     schedule->optimizer.on = on;
@@ -89,8 +108,9 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
 {
     const bool streams = schedule->pass == TDM_TRAIN;
     uint64_t least = TDM_SIZE_MAX;
+    struct tdm_team_memo memo;
     if (schedule->ranks > 1)
-        return least_of_team(schedule, pins, place, enough, bytes, err);
+        return least_of_team(schedule, pins, place, enough, &memo, NULL, bytes, err);
     struct tdm_candidates run;
     enum tdm_status status = tdm_candidates_open(schedule, pins, (int)place, &run, err);
     if (status == TDM_OK)
@@ -121,6 +141,22 @@ enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struc
 {
     uint64_t bytes = 0;
     enum tdm_status status = least_anywhere(schedule, pins, place, false, enough, &bytes, err);
+    *is_enough = bytes > 0 && bytes <= enough;
+    return status;
+}
+
+enum tdm_status tdm_candidates_enough_of_team(struct tdm_schedule *schedule,
+                                              const struct tdm_pins *pins, uint64_t enough,
+                                              bool doubts, struct tdm_team_memo *memo,
+                                              bool *is_enough, struct tdm_error *err)
+{
+    uint64_t bytes = 0;
+    bool tried = false;
+    enum tdm_status status = TDM_OK;
+    if (doubts)
+        status = least_of_team(schedule, pins, TDM_DEVICE, enough, memo, &tried, &bytes, err);
+    if (status == TDM_OK && !tried)
+        status = least_of_team(schedule, pins, TDM_DEVICE, enough, memo, NULL, &bytes, err);
     *is_enough = bytes > 0 && bytes <= enough;
     return status;
 }

@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "planner/places.h"
+#include "planner/team_least.h"
 #include "planner/team_choices.h"
 #include "schedule/optimizer.h"
 
@@ -34,6 +35,7 @@ struct contexts {
     uint64_t asked;       /* steps, which do not fit */
     uint64_t fits, fails; /* the longest known to fit, and the shortest known not to, in steps */
     uint64_t may;         /* the longest that fits by its estimate, in steps */
+    struct tdm_team_memo memo; /* of several ranks */
 };
 
 /* Estimates are never too high, so what does not fit by them does not fit. */
@@ -61,8 +63,12 @@ static enum tdm_status context_fits(struct contexts *c, uint64_t steps, bool *fi
     if (*fits || steps >= c->fails)
         return TDM_OK;
     set_context(c->schedule, steps * c->step);
-    enum tdm_status status = tdm_candidates_enough(c->schedule, c->pins, TDM_DEVICE,
-                                                   c->schedule->memory_bytes, fits, err);
+    const uint64_t enough = c->schedule->memory_bytes;
+    enum tdm_status status =
+        c->schedule->ranks > 1
+            ? tdm_candidates_enough_of_team(c->schedule, c->pins, enough, false, &c->memo, fits,
+                                            err)
+            : tdm_candidates_enough(c->schedule, c->pins, TDM_DEVICE, enough, fits, err);
     if (*fits)
         c->fits = steps;
     else
@@ -70,11 +76,27 @@ static enum tdm_status context_fits(struct contexts *c, uint64_t steps, bool *fi
     return status;
 }
 
-/* Bisection between a context that fits and one that does not, to about a thousandth. */
+/* Of several ranks: by what is known from other contexts. A yes is always right. */
+static enum tdm_status fits_alike(struct contexts *c, uint64_t steps, bool *fits,
+                                  struct tdm_error *err)
+{
+    *fits = steps <= c->fits;
+    if (*fits || steps >= c->fails)
+        return TDM_OK;
+    set_context(c->schedule, steps * c->step);
+    enum tdm_status status = tdm_candidates_enough_of_team(
+        c->schedule, c->pins, c->schedule->memory_bytes, true, &c->memo, fits, err);
+    if (*fits)
+        c->fits = steps;
+    return status;
+}
+
+/* Bisection between a context that fits and one that does not, to about a thousandth. *longest and
+ * *shortest: what is left of such, in steps. */
 static enum tdm_status bisect(struct contexts *c,
                               enum tdm_status (*test)(struct contexts *c, uint64_t steps,
                                                       bool *good, struct tdm_error *err),
-                              uint64_t *longest, struct tdm_error *err)
+                              uint64_t *longest, uint64_t *shortest, struct tdm_error *err)
 {
     uint64_t low = 0, high = c->asked;
     enum tdm_status status = TDM_OK;
@@ -89,6 +111,7 @@ static enum tdm_status bisect(struct contexts *c,
             high = middle;
     }
     *longest = low;
+    *shortest = high;
     return status;
 }
 
@@ -96,14 +119,24 @@ static enum tdm_status bisect(struct contexts *c,
  * bisection then has to lower few others, or none. */
 static enum tdm_status start_from_estimates(struct contexts *c, struct tdm_error *err)
 {
-    uint64_t may;
+    uint64_t may, not ;
     bool fits = false;
     c->may = c->fits;
-    enum tdm_status status = bisect(c, may_fit, &may, err);
+    enum tdm_status status = bisect(c, may_fit, &may, &not, err);
     for (uint64_t less = 0; status == TDM_OK && !fits && less < may;
          less = less == 0 ? 1 + may / 256 : 4 * less)
         status = context_fits(c, may - less, &fits, err);
     return status;
+}
+
+/* The same of several ranks by what is known from other contexts: the bisection then has to find
+ * out one that does not fit, and rarely more. */
+static enum tdm_status start_from_memo(struct contexts *c, struct tdm_error *err)
+{
+    uint64_t longest, shortest;
+    bool fits;
+    enum tdm_status status = bisect(c, fits_alike, &longest, &shortest, err);
+    return status == TDM_OK ? context_fits(c, shortest, &fits, err) : status;
 }
 
 static enum tdm_status longest_context(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -119,6 +152,7 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     const uint64_t shortest =
         tdm_least(tdm_team_shortest_context(schedule->ranks, pins->chunk_tokens), context);
     struct contexts c = {.schedule = schedule, .pins = pins, .step = 1};
+    uint64_t fails;
     bool any;
     *longest = 0;
     /* if the least that gives each rank work does not fit, weights and states are too large */
@@ -128,10 +162,9 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
         c.step = context > 8192 ? 1024 : 1;
         c.fails = c.asked = tdm_size_ceil_div(context, c.step);
         c.fits = shortest / c.step;
-        if (schedule->ranks == 1)
-            status = start_from_estimates(&c, err);
+        status = schedule->ranks == 1 ? start_from_estimates(&c, err) : start_from_memo(&c, err);
         if (status == TDM_OK)
-            status = bisect(&c, context_fits, longest, err);
+            status = bisect(&c, context_fits, longest, &fails, err);
         *longest *= c.step;
     }
     tdm_sequences_free(schedule->sequences, schedule->sequence_count);
@@ -140,6 +173,15 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
 }
 
 /* ---- what is short ---- */
+
+/* Has a search for the least been free to put all state on the host? */
+static bool has_streamed(const struct tdm_schedule *schedule, const struct tdm_pins *pins)
+{
+    bool pinned = tdm_gradients_stay(schedule);
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        pinned |= pins->has_home[state];
+    return !pinned;
+}
 
 /* Is it enough to move state to the host: masters, moments and gradients that stay, or weights
  * too? */
@@ -272,7 +314,10 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
         schedule->optimizer = settings;
         schedule->dtypes = dtypes;
     }
-    if (status == TDM_OK && schedule->pass == TDM_TRAIN && !is_hopeless(schedule))
+    const bool fits_streamed =
+        needed[TDM_DEVICE] > 0 && needed[TDM_DEVICE] <= schedule->memory_bytes;
+    if (status == TDM_OK && schedule->pass == TDM_TRAIN && !is_hopeless(schedule) &&
+        (fits_streamed || !has_streamed(schedule, pins)))
         status = try_streaming(schedule, pins, &shortage, err);
     shortage.binding = tdm_binding_of(needed[TDM_DEVICE], needed[far]);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {

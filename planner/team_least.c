@@ -66,20 +66,18 @@ static void copy_choices(struct tdm_schedule *to, const struct tdm_schedule *fro
 static enum tdm_status lower(struct least *s, uint64_t used_bytes[TDM_MAX_PLACES], bool *legal,
                              struct tdm_error *err)
 {
-    struct tdm_program *program;
     struct tdm_error refusal;
+    uint64_t arena_bytes[TDM_MAX_PLACES] = {0};
     *legal = tdm_schedule_check(s->whole, "plan", &refusal) == TDM_OK;
     if (!*legal)
         return TDM_OK;
-    enum tdm_status status = tdm_program_lower_sample(s->whole, &program, err);
+    enum tdm_status status = tdm_program_measure(s->whole, arena_bytes, err);
     if (status != TDM_OK)
         return status;
     const enum tdm_place places[] = {s->place, s->other};
     for (int i = 0; i < TDM_PLANNED_PLACES; i++)
-        used_bytes[places[i]] =
-            tdm_size_add(program->arena_bytes[places[i]],
-                         s->whole->machine->topology.places[places[i]].runtime_bytes);
-    tdm_program_free(program);
+        used_bytes[places[i]] = tdm_size_add(
+            arena_bytes[places[i]], s->whole->machine->topology.places[places[i]].runtime_bytes);
     if (used_bytes[s->other] <= s->limit_bytes[s->other] && used_bytes[s->place] < s->least) {
         s->least = used_bytes[s->place];
         copy_choices(&s->best, s->whole);

@@ -482,14 +482,15 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
     return l->status;
 }
 
-enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
-                          struct tdm_error *err)
+static enum tdm_status lower(const struct tdm_program *program, bool lives_only, tdm_sink sink,
+                             void *self, struct tdm_error *err)
 {
     struct tdm_lowering l = {.program = program,
                              .schedule = program->schedule,
                              .model = program->schedule->model,
                              .layout = program->layout,
                              .layers_alike = tdm_model_layers_alike(program->schedule->model),
+                             .lives_only = lives_only,
                              .rank_chunks = tdm_rank_chunks(program, 0, program->chunk_count),
                              .sink = sink,
                              .self = self,
@@ -508,4 +509,16 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
         if (program->buffers[i].resident)
             tdm_low_release(&l, i);
     return l.status;
+}
+
+enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,
+                          struct tdm_error *err)
+{
+    return lower(program, false, sink, self, err);
+}
+
+enum tdm_status tdm_lower_lives(const struct tdm_program *program, tdm_sink sink, void *self,
+                                struct tdm_error *err)
+{
+    return lower(program, true, sink, self, err);
 }

@@ -33,6 +33,8 @@ static void grad_input(struct tdm_lowering *l, const struct tdm_body *body, enum
                        struct tdm_ref from, struct tdm_tag gradient, enum tdm_content to,
                        bool first)
 {
+    if (l->lives_only)
+        return;
     struct tdm_tag made = tdm_low_tag(to, body->layer, body->chunk);
     tdm_low_op_begin(l, body, TDM_OP_PRODUCT_GRAD_INPUT, part);
     tdm_low_reads(l, TDM_PRODUCT_GRAD_INPUT_DOUT, from, gradient);
@@ -107,6 +109,8 @@ static void mlp_backward(struct tdm_lowering *l, struct tdm_values *v)
 void tdm_low_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
                             const struct tdm_attention_refs *refs)
 {
+    if (l->lives_only)
+        return;
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);

@@ -31,6 +31,12 @@ void tdm_low_release(struct tdm_lowering *l, uint32_t buffer)
 void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                       enum tdm_part part)
 {
+    if (l->lives_only) { /* what choices depend on */
+        l->op.kind = kind;
+        l->op.layer = body->layer;
+        l->op.chunk = body->chunk;
+        return;
+    }
     /* operands that the last op did not have are still zero */
     const size_t used = l->op.access_count * sizeof(l->op.access[0]);
     memset(&l->op, 0, offsetof(struct tdm_op, access) + used);
@@ -51,6 +57,8 @@ void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum 
 
 void tdm_low_op_end(struct tdm_lowering *l)
 {
+    if (l->lives_only)
+        return;
     l->op.number = l->op_count++;
     tdm_op_cost(l->program, &l->op);
     if (l->op.gathers && l->op.link == TDM_NO_LINK && l->status == TDM_OK)
@@ -89,6 +97,8 @@ void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref
                     enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
                     uint64_t bytes)
 {
+    if (l->lives_only)
+        return;
     l->op.access[operand] =
         (struct tdm_access){ref.buffer, ref.slot, slots, mode, part, before, after, bytes};
 }
@@ -101,12 +111,16 @@ uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content conten
 void tdm_low_reads(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
                    struct tdm_tag what)
 {
+    if (l->lives_only)
+        return;
     tdm_low_access(l, operand, ref, 1, TDM_READ, 0, what, what, tdm_low_row_bytes(l, what.content));
 }
 
 void tdm_low_writes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
                     struct tdm_tag what)
 {
+    if (l->lives_only)
+        return;
     tdm_low_access(l, operand, ref, 1, TDM_WRITE, 0, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE),
                    what, tdm_low_row_bytes(l, what.content));
 }
@@ -114,6 +128,8 @@ void tdm_low_writes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref
 void tdm_low_changes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
                      struct tdm_tag before, struct tdm_tag after)
 {
+    if (l->lives_only)
+        return;
     tdm_low_access(l, operand, ref, 1, TDM_ACCUMULATE, 0, before, after,
                    tdm_low_row_bytes(l, after.content));
 }
@@ -154,6 +170,8 @@ struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
 void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
                            enum tdm_part part, uint32_t chunk)
 {
+    if (l->lives_only)
+        return;
     struct tdm_tag after = tdm_low_share_tag(l, TDM_UNIT_GRADIENT, unit, TDM_NONE, chunk);
     struct tdm_tag before = after;
     bool opens = tdm_sum_opens(l->program, chunk);
@@ -211,6 +229,10 @@ void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, struct td
 void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                        struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
 {
+    if (l->lives_only) {
+        tdm_low_route(l, from.buffer, to.buffer); /* refuses a move without a link */
+        return;
+    }
     bool by_part = l->program->buffers[from.buffer].by_part;
     uint64_t bytes =
         part != TDM_PART_ALL     ? tdm_part_bytes(l->model, what.layer, part,

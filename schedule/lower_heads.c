@@ -54,6 +54,8 @@ static bool has_own(const struct tdm_body *body, struct some chunks)
 static void begin(struct tdm_lowering *l, const struct tdm_body *body, struct some chunks,
                   enum tdm_mode mode, struct tdm_ref own, enum tdm_content whole)
 {
+    if (l->lives_only)
+        return;
     const struct tdm_tag what = tdm_low_tag(whole, body->layer, body->chunk);
     tdm_low_round_begin(l, body, TDM_OP_ALL_TO_ALL, chunks.first, chunks.end);
     if (has_own(body, chunks))
@@ -65,6 +67,8 @@ static void begin(struct tdm_lowering *l, const struct tdm_body *body, struct so
 static void end(struct tdm_lowering *l, const struct tdm_body *body, struct some chunks,
                 enum tdm_mode mode, struct tdm_ref at, struct tdm_tag heads)
 {
+    if (l->lives_only)
+        return;
     const struct tdm_set_chunks set = chunks.set;
     if (set.first < set.end)
         tdm_low_access(l, TDM_ALL_TO_ALL_HEADS, at, set.end - set.first, mode, 0,
@@ -136,6 +140,8 @@ void tdm_low_heads_kv(struct tdm_lowering *l, const struct tdm_body *body, uint3
 /* Attention of each chunk with the rank's heads, over the row of K and V. */
 static void attend_each(struct tdm_lowering *l, const struct tdm_body *body, struct some chunks)
 {
+    if (l->lives_only)
+        return;
     struct tdm_body other = *body;
     for (other.chunk = chunks.set.first; other.chunk < chunks.set.end; other.chunk++)
         tdm_low_attention(l, &other, part_of(l, TDM_Q, chunks, other.chunk),
@@ -176,6 +182,8 @@ void tdm_low_heads_dkv(struct tdm_lowering *l, const struct tdm_body *body)
 static void attend_each_grad(struct tdm_lowering *l, const struct tdm_body *body,
                              struct some chunks)
 {
+    if (l->lives_only)
+        return;
     struct tdm_body other = *body;
     for (other.chunk = chunks.set.end; other.chunk-- > chunks.set.first;) {
         const struct tdm_attention_refs refs = {

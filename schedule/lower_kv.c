@@ -127,7 +127,7 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
                     uint32_t row, uint32_t first, uint32_t end, enum tdm_mode mode,
                     struct tdm_tag before, struct tdm_tag after)
 {
-    if (first == end)
+    if (first == end || l->lives_only)
         return;
     before.chunk = after.chunk = first;
     tdm_low_access(l, operand, tdm_low_kv_ref(l, body, row, first), end - first, mode, 0, before,
@@ -140,6 +140,10 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, str
 {
     if (first == end)
         return;
+    if (l->lives_only) {
+        tdm_low_route(l, from.buffer, to.buffer); /* refuses a move without a link */
+        return;
+    }
     struct tdm_body of_first = *body;
     of_first.chunk = what.chunk = first;
     uint64_t bytes = tdm_chunks_bytes(l->program, what.content, first, end);

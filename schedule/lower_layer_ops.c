@@ -51,6 +51,8 @@ void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
                   struct tdm_ref x, enum tdm_content from, struct tdm_ref output,
                   enum tdm_content to)
 {
+    if (l->lives_only)
+        return;
     tdm_low_op_begin(l, body, TDM_OP_NORM, part);
     tdm_low_reads(l, TDM_NORM_X, x, tdm_low_tag(from, body->layer, body->chunk));
     tdm_low_reads_weights(
@@ -64,6 +66,8 @@ void tdm_low_product(struct tdm_lowering *l, const struct tdm_body *body, enum t
                      struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
                      struct tdm_tag made, struct tdm_ref addend, enum tdm_content added)
 {
+    if (l->lives_only)
+        return;
     tdm_low_op_begin(l, body, TDM_OP_PRODUCT, part);
     tdm_low_reads(l, TDM_PRODUCT_X, input, tdm_low_tag(from, body->layer, body->chunk));
     tdm_low_reads_weights(l, TDM_PRODUCT_WEIGHTS, body->layer, part);
@@ -138,6 +142,8 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body, str
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output, struct tdm_ref lists)
 {
+    if (l->lives_only)
+        return;
     uint32_t first = tdm_attend_first(l->program, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
@@ -154,6 +160,8 @@ void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, stru
 void tdm_low_activation(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref gate_up,
                         struct tdm_ref output)
 {
+    if (l->lives_only)
+        return;
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU, TDM_PART_GATE_UP);
     tdm_low_reads(l, TDM_SWIGLU_GATE_UP, gate_up,
                   tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk));

@@ -56,6 +56,7 @@ struct tdm_lowering {
     const struct tdm_layout *layout;
     bool layers_alike;    /* their parts are at the same offsets in a slot */
     uint32_t rank_chunks; /* the most that a rank has of the step */
+    bool lives_only;      /* only allocations and frees are asked for: ops are left out */
     tdm_sink sink;
     void *self;
     struct tdm_error *err;

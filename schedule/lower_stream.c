@@ -77,6 +77,8 @@ struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_con
 void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
                            enum tdm_part part)
 {
+    if (l->lives_only)
+        return;
     struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
     tdm_low_access(l, operand, tdm_low_unit_on_device(l, TDM_UNIT_WEIGHTS, unit), 1, TDM_READ, part,
                    what, what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));

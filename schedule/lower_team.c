@@ -29,6 +29,8 @@ static void team_begin(struct tdm_lowering *l, const struct tdm_body *body, enum
 void tdm_low_round_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                          uint32_t first, uint32_t end)
 {
+    if (l->lives_only)
+        return;
     struct tdm_body of_round = *body;
     of_round.chunk = first;
     team_begin(l, &of_round, kind, 0);
@@ -90,6 +92,8 @@ static void gather_row(struct tdm_lowering *l, const struct tdm_body *body, uint
 static void gather(struct tdm_lowering *l, const struct tdm_body *body, uint32_t first,
                    uint32_t end)
 {
+    if (l->lives_only)
+        return;
     const struct round_chunks chunks = chunks_of(l, first, end);
     tdm_low_round_begin(l, body, TDM_OP_GATHER, first, end);
     gather_row(l, body, TDM_GATHER_OWN, tdm_low_kv_row(l, body->layer, body->pass), chunks,
@@ -132,6 +136,8 @@ bool tdm_low_ranks_add_first(const struct tdm_lowering *l)
 
 void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
 {
+    if (l->lives_only)
+        return;
     const uint32_t first = tdm_round_first(l->program, body->chunk);
     const uint32_t end = tdm_round_end(l->program, body->chunk);
     const struct round_chunks chunks = chunks_of(l, first, end);
@@ -158,6 +164,8 @@ void tdm_low_reduce(struct tdm_lowering *l, const struct tdm_body *body)
 static void reduce_all(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                        struct tdm_ref at, struct tdm_tag share)
 {
+    if (l->lives_only)
+        return;
     struct tdm_tag sum = tdm_low_complete_tag(l, share.content, share.layer);
     bool tied = share.content == TDM_TIED_GRADIENT, by_part = tdm_sums_by_part(l->schedule);
     uint64_t bytes = tdm_part_bytes(l->model, share.layer, tied ? TDM_PART_EMBEDDING : part,

@@ -28,11 +28,18 @@ struct nest {
     uint32_t summed; /* layer whose gradient is being summed over the ranks; TDM_NONE: none */
 };
 
+/* Are the bodies of a chunk left out? */
+static bool leaves_out(const struct nest *nest, uint32_t chunk)
+{
+    return nest->program->left_out != NULL && nest->program->left_out[chunk];
+}
+
 static void visit(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass, uint32_t group,
                   uint32_t layer, uint32_t chunk)
 {
     if (nest->status != TDM_OK ||
-        (chunk != TDM_NONE && nest->program->chunks[chunk].rank != nest->program->rank))
+        (chunk != TDM_NONE &&
+         (nest->program->chunks[chunk].rank != nest->program->rank || leaves_out(nest, chunk))))
         return;
     struct tdm_body body = {kind, nest->phase, pass, group, layer, chunk, false};
     if (kind == TDM_BODY_GRADIENT_SUM || kind == TDM_BODY_GRADIENT_NORM ||
@@ -46,6 +53,8 @@ static void visit(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass
 static void visit_round(struct nest *nest, enum tdm_body_kind kind, enum tdm_pass pass,
                         uint32_t group, uint32_t layer, uint32_t first)
 {
+    if (leaves_out(nest, first))
+        return;
     uint32_t own = tdm_round_own(nest->program, first);
     if (own != TDM_NONE) {
         visit(nest, kind, pass, group, layer, own);

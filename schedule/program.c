@@ -130,9 +130,9 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     return deal(program, err);
 }
 
-/* How far a lowering goes: to the least memory; until it is within the limits; or, where it is not
- * within them, not even that far. */
-enum effort { TO_THE_END, WITHIN, IF_IT_FITS };
+/* How far a lowering goes: to the least memory; to that alone, without ops; until it is within the
+ * limits; or, where it is not within them, not even that far. */
+enum effort { TO_THE_END, MEMORY_ALONE, WITHIN, IF_IT_FITS };
 
 /* The first run of the lowering: live ranges as conflicts, peaks, number of ops. */
 struct ranges {
@@ -243,18 +243,21 @@ free_lists:
     return status;
 }
 
-/* Sets lowered[ranks]: the ranks whose ops are counted. Of a sample they are those that stand for
- * the memory and the times of all. */
-static enum tdm_status choose_ranks(const struct tdm_program *program, bool *lowered,
-                                    struct tdm_error *err)
+/* Sets lowered[ranks]: the ranks that are lowered. Of a sample they are those that stand for the
+ * memory and the times of all, or for the memory alone. */
+static enum tdm_status choose_ranks(const struct tdm_program *program, enum effort effort,
+                                    bool *lowered, struct tdm_error *err)
 {
     uint32_t stands[TDM_MAX_RANKS], simulated[TDM_SIMULATED_RANKS];
+    const bool memory_alone = effort == MEMORY_ALONE;
+    const bool some = program->sampled || (memory_alone && program->ranks > 1);
     enum tdm_status status = TDM_OK;
-    if (program->sampled)
+    if (some)
         status = tdm_ranks_alike(program, stands, err);
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++)
-        lowered[rank] = !program->sampled || stands[rank] == rank;
-    const uint32_t count = program->sampled ? tdm_ranks_simulated(program, simulated) : 0;
+        lowered[rank] = !some || stands[rank] == rank;
+    const uint32_t count =
+        program->sampled && !memory_alone ? tdm_ranks_simulated(program, simulated) : 0;
     for (uint32_t i = 0; i < count; i++)
         lowered[simulated[i]] = true;
     return status;
@@ -271,17 +274,25 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
         return status;
     ranges.live = calloc((size_t)ranges.conflicts.words + 1, sizeof(*ranges.live));
     bool lowered[TDM_MAX_RANKS] = {false};
-    if (ranges.live == NULL)
+    bool *left_out = calloc((size_t)program->chunk_count + 1, sizeof(*left_out));
+    if (ranges.live == NULL || left_out == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
     else
-        status = choose_ranks(program, lowered, err);
+        status = choose_ranks(program, effort, lowered, err);
     /* all ranks have the same buffers at the same offsets: those that are live together on any */
     for (uint32_t rank = 0; rank < program->ranks && status == TDM_OK; rank++) {
         if (!lowered[rank])
             continue;
-        const struct tdm_program view = tdm_program_of_rank(program, rank);
+        struct tdm_program view = tdm_program_of_rank(program, rank);
         ranges.counts = &program->counts[rank];
-        status = tdm_lower(&view, note_range, &ranges, err);
+        if (effort != MEMORY_ALONE) {
+            status = tdm_lower(&view, note_range, &ranges, err);
+            continue;
+        }
+        view.left_out = left_out;
+        status = tdm_rounds_left_out(&view, left_out, err);
+        if (status == TDM_OK)
+            status = tdm_lower_lives(&view, note_range, &ranges, err);
     }
     program->op_count = program->counts[0].ops;
     program->written_values = program->counts[0].written_values;
@@ -289,6 +300,7 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     for (uint32_t place = 0; place < places && status == TDM_OK; place++)
         status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
                             capacity_bytes[place], effort == WITHIN, err);
+    free(left_out);
     free(ranges.live);
     tdm_conflicts_free(&ranges.conflicts);
     return status;
@@ -384,6 +396,18 @@ enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
                                          struct tdm_program **program, struct tdm_error *err)
 {
     return lower_for_limits(schedule, TO_THE_END, true, program, err);
+}
+
+enum tdm_status tdm_program_measure(const struct tdm_schedule *schedule,
+                                    uint64_t arena_bytes[TDM_MAX_PLACES], struct tdm_error *err)
+{
+    struct tdm_program *program;
+    enum tdm_status status = lower_for_limits(schedule, MEMORY_ALONE, true, &program, err);
+    if (status != TDM_OK)
+        return status;
+    memcpy(arena_bytes, program->arena_bytes, sizeof(program->arena_bytes));
+    tdm_program_free(program);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_program_lower_sample_if(const struct tdm_schedule *schedule,

@@ -32,6 +32,10 @@ enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
 enum tdm_status tdm_program_lower_sample_if(const struct tdm_schedule *schedule,
                                             struct tdm_program **program, struct tdm_error *err);
 
+/* arena_bytes of tdm_program_lower(), without its ops, which is many times as fast. */
+enum tdm_status tdm_program_measure(const struct tdm_schedule *schedule,
+                                    uint64_t arena_bytes[TDM_MAX_PLACES], struct tdm_error *err);
+
 /* As the first with less effort, to find out whether a schedule fits. Packing of a place ends once
  * its arena is within `capacity_bytes`, and there is no search if it cannot be. */
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,

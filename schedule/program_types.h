@@ -154,6 +154,8 @@ struct tdm_program {
     uint32_t rank;
     struct tdm_chunk *chunks;
     uint32_t chunk_count;
+    /* [chunks] whose bodies are left out, where only lives matter (ranks_sample.h); NULL: none */
+    const bool *left_out;
     struct tdm_buffer *buffers;
     uint32_t buffer_count;
     uint64_t arena_bytes[TDM_MAX_PLACES]; /* as packed */

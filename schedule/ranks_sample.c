@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that stand for others. */
+/* Ranks that stand for others, and rounds. */
 #include "schedule/ranks_sample.h"
 
 #include "schedule/attend.h"
+#include "schedule/ranks.h"
 #include "schedule/slices.h"
 
 #include <stdlib.h>
@@ -19,13 +20,13 @@ static bool sees_as_below(const struct tdm_model *model, uint32_t layer)
     return layer > 0 && model->layer_kinds[layer].window == model->layer_kinds[layer - 1].window;
 }
 
-/* What allocations may depend on of a chunk, in every group and layer. */
+/* What allocations may depend on of a chunk, in every group and layer, beside its place in the
+ * step.
+ */
 static void mix_chunk(const struct tdm_program *program, uint32_t chunk, uint64_t *mark)
 {
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_chunk *of = &program->chunks[chunk];
-    mix(mark, of->round);
-    mix(mark, of->tokens);
     for (uint32_t group = 0; group < schedule->group_count; group++) {
         const struct tdm_group *g = &schedule->groups[group];
         mix(mark, 2u * (chunk >= g->kept_from_chunk) + (chunk >= g->held_from_chunk));
@@ -49,13 +50,57 @@ enum tdm_status tdm_ranks_alike(const struct tdm_program *program, uint32_t *sta
     uint64_t *marks = calloc(program->ranks, sizeof(*marks));
     if (marks == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u ranks", program->ranks);
-    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
-        mix_chunk(program, chunk, &marks[program->chunks[chunk].rank]);
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++) {
+        const struct tdm_chunk *of = &program->chunks[chunk];
+        mix(&marks[of->rank], of->round);
+        mix(&marks[of->rank], of->tokens);
+        mix_chunk(program, chunk, &marks[of->rank]);
+    }
     for (uint32_t rank = 0; rank < program->ranks; rank++) {
         for (uint32_t unit = 0; unit < schedule->model->unit_count; unit++)
             mix(&marks[rank], tdm_rank_part(schedule, unit, rank).elements);
         for (stands[rank] = 0; marks[stands[rank]] != marks[rank];)
             stands[rank]++;
+    }
+    free(marks);
+    return TDM_OK;
+}
+
+/* What a rank allocates in a round may depend on the chunks of all ranks, and on its own, whichever
+ * of them that is. */
+static uint64_t mark_round(const struct tdm_program *program, uint32_t first, uint32_t end)
+{
+    uint64_t mark = 0, own = 0;
+    for (uint32_t chunk = first; chunk < end; chunk++) {
+        mix_chunk(program, chunk, &mark);
+        if (program->chunks[chunk].rank != program->rank)
+            continue;
+        mix_chunk(program, chunk, &own);
+        mix(&own, 2u * tdm_sum_opens(program, chunk) + tdm_sum_closes(program, chunk));
+    }
+    mix(&mark, own);
+    return mark;
+}
+
+enum tdm_status tdm_rounds_left_out(const struct tdm_program *program, bool *left_out,
+                                    struct tdm_error *err)
+{
+    uint64_t *marks = calloc((size_t)program->chunk_count + 2, sizeof(*marks));
+    if (marks == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", program->chunk_count);
+    for (uint32_t first = 0, end; first < program->chunk_count; first = end) {
+        end = tdm_round_end(program, first);
+        const uint64_t mark = mark_round(program, first, end);
+        for (uint32_t chunk = first; chunk < end; chunk++)
+            marks[chunk] = mark;
+    }
+    for (uint32_t first = 0, end; first < program->chunk_count; first = end) {
+        const struct tdm_chunk *of = &program->chunks[first];
+        end = tdm_round_end(program, first);
+        const bool inner = first > of->first_chunk && end <= of->last_chunk;
+        for (uint32_t chunk = first; chunk < end; chunk++)
+            left_out[chunk] = inner && marks[first] == marks[first - 1] &&
+                              marks[first] == marks[end] && !tdm_ranks_ring(program);
     }
     free(marks);
     return TDM_OK;

@@ -468,9 +468,9 @@ static uint64_t digest(void *context)
         const struct zero_parameter *p = &d->parameters[i];
         uint64_t has = (uint64_t)(p->gather != NULL) | (uint64_t)(p->sent != NULL) << 1 |
                        (uint64_t)(p->second != NULL) << 2 | (uint64_t)(p->reduced != NULL) << 3;
-        sum = tdm_zero_mix(sum, (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 |
-                                    (uint64_t)p->owner << 32);
-        sum = tdm_zero_mix(sum, (uint64_t)p->fetched_for);
+        const uint64_t is =
+            (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 | (uint64_t)p->owner << 32;
+        sum = tdm_zero_mix(sum + is * UINT64_C(0xff51afd7ed558ccd), (uint64_t)p->fetched_for);
     }
     return sum | 1;
 }

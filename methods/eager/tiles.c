@@ -224,7 +224,7 @@ struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function
 {
     static const struct tdm_eager_op op = {"TiledMLPBackward", false, tiled_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    struct tdm_eager_value *made[TDM_MOST_TILES] = {NULL};
+    struct tdm_eager_value *made[TDM_MOST_TILES]; /* too many to be cleared each time */
     bool grad_enabled = m->grad_enabled;
     uint32_t count = 0;
     m->grad_enabled = false;
@@ -232,6 +232,7 @@ struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function
     uint64_t uncounted = 0;
     struct tiles t;
     start_tiles(&t);
+    made[0] = NULL;
     for (uint64_t i = 0; i < tile_count; i++) {
         begin_tile(m, &t);
         struct tdm_eager_value *tile = part(m, x, rows_of(x, tiles, i));

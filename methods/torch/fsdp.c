@@ -36,13 +36,22 @@ static uint64_t bytes_of_shard(const struct tdm_torch_model *t, uint32_t number)
     return tdm_size_mul(tdm_value_elements(t->parameters[number]), shard_bytes(t));
 }
 
+void tdm_fsdp_join(struct torch_fsdp *f, uint32_t number, uint32_t group)
+{
+    struct tdm_fsdp_span *span = &f->spans[group];
+    f->group_of[number] = group;
+    if (span->end == 0)
+        span->first = number;
+    span->end = number + 1;
+}
+
 struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
                                            uint64_t columns, uint16_t element_bytes, bool trained)
 {
     struct torch_fsdp *f = t->wrapped;
     bool vector = rows == 1; /* sharded by element */
     uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
-    f->group_of[t->parameter_count] = group;
+    tdm_fsdp_join(f, t->parameter_count, group);
     struct tdm_eager_value **slot = &f->wholes[t->parameter_count];
     bool later = t->settings.fsdp.shards_on_gpu || t->settings.fsdp.offload;
     struct tdm_eager_value *shard =
@@ -63,11 +72,12 @@ struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t g
 /* For a model created on the GPU: makes the shards of a group, then frees its parameters. */
 void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole)
 {
-    for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (tdm_fsdp_of(t)->group_of[i] == group)
+    const struct torch_fsdp *f = tdm_fsdp_of(t);
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
+        if (f->group_of[i] == group)
             tdm_value_occupy(t->m, t->parameters[i]);
-    for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (tdm_fsdp_of(t)->group_of[i] == group)
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
+        if (f->group_of[i] == group)
             tdm_drop(t->m, whole[i]);
 }
 
@@ -75,10 +85,10 @@ void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_v
  * parameters are gathered, but not reduced. */
 static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, bool reduced)
 {
+    const struct torch_fsdp *f = tdm_fsdp_of(t);
     uint64_t elements = 0;
-    for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (tdm_fsdp_of(t)->group_of[i] == group &&
-            (!reduced || tdm_fsdp_of(t)->wholes[i]->grad != NULL))
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
+        if (f->group_of[i] == group && (!reduced || f->wholes[i]->grad != NULL))
             elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t);
     return elements;
 }
@@ -109,7 +119,7 @@ static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t st
 static void bring_shards(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **inputs)
 {
     struct torch_fsdp *f = t->wrapped;
-    for (uint32_t i = 0; i < t->parameter_count; i++) {
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
         if (f->group_of[i] != group)
             continue;
         uint64_t elements = tdm_value_elements(t->parameters[i]);
@@ -140,9 +150,10 @@ static struct tdm_eager_value *gather_offloaded(struct tdm_torch_model *t, uint3
 /* Weights of the group that are gathered in 8 bits, or the others: elements of all ranks. */
 static uint64_t gathered_elements(const struct tdm_torch_model *t, uint32_t group, bool float8)
 {
+    const struct torch_fsdp *f = tdm_fsdp_of(t);
     uint64_t elements = 0;
-    for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (tdm_fsdp_of(t)->group_of[i] == group && tdm_fsdp_of(t)->wholes[i]->is_float8 == float8)
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
+        if (f->group_of[i] == group && f->wholes[i]->is_float8 == float8)
             elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t);
     return elements;
 }
@@ -158,7 +169,7 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
     if (inputs == NULL)
         tdm_eager_no_memory(t->m);
     t->m->stream = STREAM_GATHER;
-    for (uint32_t i = 0; i < t->parameter_count; i++)
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
         if (f->group_of[i] == group && f->wholes[i]->is_float8)
             inputs[i] = tdm_float8_cast(t->m, t->parameters[i]);
     t->m->stream = STREAM_COMPUTE;
@@ -216,7 +227,7 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
         tdm_drop(t->m, f->kept);
         f->kept = NULL;
     }
-    for (uint32_t i = 0; i < t->parameter_count; i++)
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
         if (f->group_of[i] == group)
             tdm_value_occupy(t->m, f->wholes[i]);
     if (forward) /* held until the next group is gathered */
@@ -233,7 +244,7 @@ void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
     struct torch_fsdp *f = t->wrapped;
     if (t->settings.fsdp.version_1)
         tdm_fsdp1_reshard(t, group);
-    for (uint32_t i = 0; i < t->parameter_count && f->whole[group]; i++)
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end && f->whole[group]; i++)
         if (f->group_of[i] == group)
             tdm_value_vacate(t->m, f->wholes[i]);
     f->whole[group] = false;
@@ -256,7 +267,7 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
 static void hand_over(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value *shards)
 {
     const struct torch_fsdp *f = t->wrapped;
-    for (uint32_t i = 0; i < t->parameter_count; i++) {
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
         if (f->group_of[i] != group || !t->parameters[i]->requires_grad)
             continue;
         if (t->settings.fsdp.offload && !f->gradients_on_host)
@@ -279,7 +290,7 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
         return;
     tdm_drop(t->m, f->reducing);
     f->reducing = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, elements, bytes);
-    for (uint32_t i = 0; i < t->parameter_count; i++) {
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
         if (f->group_of[i] != group || f->wholes[i]->grad == NULL)
             continue;
         tdm_drop(t->m, last);

@@ -61,7 +61,10 @@ struct torch_fsdp {
     struct tdm_eager_value *
         *wholes;        /* unsharded parameters; they have memory only while gathered */
     uint32_t *group_of; /* for each parameter */
-    bool *whole;        /* for each group: it is gathered */
+    struct tdm_fsdp_span {
+        uint32_t first, end;
+    } * spans;   /* for each group: its parameters are among these */
+    bool *whole; /* for each group: it is gathered */
     uint32_t gathering;
     struct tdm_eager_value *gathered, *kept, *reducing; /* buffers of collectives */
     struct tdm_eager_value **all_reduced; /* for each group: the input of its all-reduce, until the
@@ -76,6 +79,8 @@ struct torch_fsdp {
 struct torch_fsdp *tdm_fsdp_of(const struct tdm_torch_model *t);
 struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
                                            uint64_t columns, uint16_t element_bytes, bool trained);
+/* Puts a parameter in a group. */
+void tdm_fsdp_join(struct torch_fsdp *f, uint32_t number, uint32_t group);
 void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole);
 void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward);

@@ -65,7 +65,7 @@ struct tdm_eager_value *tdm_fsdp1_parameter(struct tdm_torch_model *t, uint32_t 
 {
     struct torch_fsdp *f = t->wrapped;
     uint32_t number = t->parameter_count;
-    f->group_of[number] = group;
+    tdm_fsdp_join(f, number, group);
     const uint16_t bytes = shard_bytes(t, trained);
     struct tdm_eager_value *shard = tdm_torch_parameter(t, 0, columns, bytes, trained);
     tdm_value_vacate(t->m, shard);
@@ -198,7 +198,7 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t, const struct torc
 bool tdm_fsdp1_is_reduced(const struct tdm_torch_model *t, uint32_t group)
 {
     const struct torch_fsdp *f = tdm_fsdp_of(t);
-    for (uint32_t i = 0; i < t->parameter_count; i++)
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
         if (f->group_of[i] == group && f->wholes[i]->grad != NULL)
             return true;
     return false;
@@ -208,7 +208,7 @@ bool tdm_fsdp1_is_reduced(const struct tdm_torch_model *t, uint32_t group)
 static void drop_gradients(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
-    for (uint32_t i = 0; i < t->parameter_count; i++) {
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
         if (f->group_of[i] != group || f->wholes[i]->grad == NULL)
             continue;
         tdm_drop(t->m, f->wholes[i]->grad);

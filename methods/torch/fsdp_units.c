@@ -55,6 +55,7 @@ static void free_groups(void *state)
     struct torch_fsdp *f = state;
     free(f->wholes);
     free(f->group_of);
+    free(f->spans);
     free(f->whole);
     free(f->all_reduced);
     free(f->flats);
@@ -69,14 +70,15 @@ static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
         return NULL;
     f->wholes = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     f->group_of = calloc(most_parameters, sizeof(*f->group_of));
+    f->spans = calloc(t->config->layers + 2, sizeof(*f->spans));
     f->whole = calloc(t->config->layers + 2, sizeof(*f->whole));
     f->all_reduced = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
     f->flat_count = 2 * (t->config->layers + 2);
     f->flats = calloc(f->flat_count, sizeof(*f->flats));
     f->inputs = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
     f->gathering = TDM_FSDP_NO_GROUP;
-    if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL && f->all_reduced != NULL &&
-        f->flats != NULL && f->inputs != NULL)
+    if (f->wholes != NULL && f->group_of != NULL && f->spans != NULL && f->whole != NULL &&
+        f->all_reduced != NULL && f->flats != NULL && f->inputs != NULL)
         return f;
     free_groups(f);
     return NULL;

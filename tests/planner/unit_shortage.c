@@ -16,16 +16,19 @@
 
 static unsigned lowered;
 
-enum tdm_status __real_tdm_program_lower(const struct tdm_schedule *schedule,
-                                         struct tdm_program **program, struct tdm_error *err);
-enum tdm_status __wrap_tdm_program_lower(const struct tdm_schedule *schedule,
-                                         struct tdm_program **program, struct tdm_error *err);
+enum tdm_status __real_tdm_program_measure(const struct tdm_schedule *schedule,
+                                           uint64_t arena_bytes[TDM_MAX_PLACES],
+                                           struct tdm_error *err);
+enum tdm_status __wrap_tdm_program_measure(const struct tdm_schedule *schedule,
+                                           uint64_t arena_bytes[TDM_MAX_PLACES],
+                                           struct tdm_error *err);
 
-enum tdm_status __wrap_tdm_program_lower(const struct tdm_schedule *schedule,
-                                         struct tdm_program **program, struct tdm_error *err)
+enum tdm_status __wrap_tdm_program_measure(const struct tdm_schedule *schedule,
+                                           uint64_t arena_bytes[TDM_MAX_PLACES],
+                                           struct tdm_error *err)
 {
     lowered++;
-    return __real_tdm_program_lower(schedule, program, err);
+    return __real_tdm_program_measure(schedule, arena_bytes, err);
 }
 
 static void must(enum tdm_status status, const struct tdm_error *err)

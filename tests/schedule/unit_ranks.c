@@ -276,12 +276,13 @@ static struct lives lives_of(const struct tdm_program *program, uint32_t rank)
 }
 
 /* Lowered for a sample of its ranks, a program has the same buffers at the same offsets, and the
- * counts of all ranks that are simulated. */
+ * counts of all ranks that are simulated. Measured without ops, its arenas are the same. */
 static void compare_sample(const struct tdm_program *whole, const struct tdm_schedule *schedule)
 {
     struct tdm_program *sample;
     struct tdm_error err;
     uint32_t simulated[TDM_SIMULATED_RANKS];
+    uint64_t arena_bytes[TDM_MAX_PLACES];
     must(tdm_program_lower_sample(schedule, &sample, &err), &err);
     assert_int_equal(sample->sampled, whole->ranks > TDM_SIMULATED_RANKS);
     assert_int_equal(sample->buffer_count, whole->buffer_count);
@@ -290,6 +291,8 @@ static void compare_sample(const struct tdm_program *whole, const struct tdm_sch
                         sizeof(whole->live_peak_bytes));
     for (uint32_t i = 0; i < whole->buffer_count; i++)
         assert_int_equal(sample->buffers[i].offset, whole->buffers[i].offset);
+    must(tdm_program_measure(schedule, arena_bytes, &err), &err);
+    assert_memory_equal(arena_bytes, whole->arena_bytes, sizeof(arena_bytes));
     const uint32_t count = tdm_ranks_simulated(whole, simulated);
     for (uint32_t i = 0; i < count; i++)
         assert_int_equal(sample->counts[simulated[i]].ops, whole->counts[simulated[i]].ops);
@@ -325,6 +328,55 @@ static void test_alike(void **state)
     }
     print_message("%u ranks are as another, %u programs were sampled\n", others, sampled);
     assert_true(others > 50 && sampled > 3);
+}
+
+/* Chunks whose bodies a measurement of a rank's memory leaves out. */
+static uint32_t count_left_out(const struct tdm_program *program, uint32_t rank)
+{
+    const struct tdm_program view = tdm_program_of_rank(program, rank);
+    bool *left_out = calloc(program->chunk_count, sizeof(*left_out));
+    struct tdm_error err;
+    uint32_t count = 0;
+    must(tdm_rounds_left_out(&view, left_out, &err), &err);
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+        count += left_out[chunk];
+    free(left_out);
+    return count;
+}
+
+/* Measured without ops, and without rounds in which a rank does the same as in those beside them, a
+ * step takes what it takes when all of it is lowered. */
+static void test_measured(void **state)
+{
+    const uint32_t ranks[] = {0, 4, 16};
+    uint32_t left_out = 0, programs = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        const struct tdm_random_options options = {
+            .pass = TDM_RANDOM_ANY_PASS, .max_tokens = 300, .ranks = ranks[i]};
+        for (uint64_t seed = BASE_SEED; seed < BASE_SEED + PROGRAMS; seed++) {
+            struct tdm_schedule *schedule;
+            struct tdm_program *program;
+            struct tdm_error err;
+            uint64_t arena_bytes[TDM_MAX_PLACES];
+            char text[512];
+            must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+            must(tdm_program_lower(schedule, &program, &err), &err);
+            must(tdm_program_measure(schedule, arena_bytes, &err), &err);
+            if (memcmp(arena_bytes, program->arena_bytes, sizeof(arena_bytes)) != 0)
+                fail_msg("seed %llu: measured %llu bytes, lowered %llu: %s",
+                         (unsigned long long)seed, (unsigned long long)arena_bytes[TDM_DEVICE],
+                         (unsigned long long)program->arena_bytes[TDM_DEVICE],
+                         tdm_schedule_describe(schedule, text, sizeof(text)));
+            const uint32_t count = count_left_out(program, program->ranks - 1);
+            left_out += count;
+            programs += count > 0;
+            tdm_program_free(program);
+            tdm_schedule_free(schedule);
+        }
+    }
+    print_message("%u chunks were left out of %u programs\n", left_out, programs);
+    assert_true(programs > PROGRAMS / 2 && left_out > 10 * programs);
 }
 
 /* ---- rings of rows ---- */
@@ -448,8 +500,8 @@ int main(void)
         cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_balance),   cmocka_unit_test(test_deals),
         cmocka_unit_test(test_greedy),    cmocka_unit_test(test_walks),
-        cmocka_unit_test(test_alike),     cmocka_unit_test(test_laps),
-        cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_alike),     cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_laps),      cmocka_unit_test(test_lookups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
