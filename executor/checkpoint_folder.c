@@ -223,10 +223,10 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         return status;
     const uint64_t whole = last_of(path, PREFIX), within = last_of(path, WITHIN_PREFIX);
     const uint64_t most = tdm_most(whole, within == 0 ? 0 : within - 1);
-    const bool any = whole > 0 || within > 0;
-    bool follows = is_in(path, resumed);
-    folder->discards = any && !follows;
-    if (!any || force || (follows && most <= resumed_step))
+    const bool follows = is_in(path, resumed);
+    folder->own_steps = follows ? resumed_step : 0;
+    folder->discards = whole > folder->own_steps || within > (follows ? resumed_step + 1 : 0);
+    if (!folder->discards || force)
         return TDM_OK;
     if (follows) { /* a run that was killed before it moved `latest` leaves a later step */
         char *newest;
@@ -332,18 +332,46 @@ static int descending(const void *a, const void *b)
     return one < other ? 1 : one > other ? -1 : 0;
 }
 
-/* Removes the checkpoints within steps before `end`. */
-static void remove_within(struct tdm_checkpoint_folder *folder, uint64_t end)
+/* Removes the checkpoints within steps from `first` to before `end`. */
+static void remove_withins(struct tdm_checkpoint_folder *folder, uint64_t first, uint64_t end)
 {
     uint64_t *steps;
     size_t count = list(folder->path, WITHIN_PREFIX, false, &steps);
     for (size_t i = 0; i < count; i++) {
-        char *path = steps[i] < end ? tdm_checkpoint_folder_within(folder, steps[i]) : NULL;
+        const bool goes = steps[i] >= first && steps[i] < end;
+        char *path = goes ? tdm_checkpoint_folder_within(folder, steps[i]) : NULL;
         if (path != NULL)
             (void)tdm_directory_remove(path, tdm_checkpoint_owns_within, &folder->stuck);
         free(path);
     }
     free(steps);
+}
+
+static void remove_step(struct tdm_checkpoint_folder *folder, uint64_t step)
+{
+    char *path = tdm_checkpoint_folder_step(folder, step);
+    if (path != NULL)
+        (void)tdm_directory_remove(path, tdm_weights_owns_checkpoint, &folder->stuck);
+    free(path);
+}
+
+/* `latest` names a checkpoint that will be removed, and within the next step one is there: moves it
+ * to the one before that, or removes it. */
+static enum tdm_status move_latest_back(const struct tdm_checkpoint_folder *folder,
+                                        const uint64_t *steps, size_t count, struct tdm_error *err)
+{
+    uint64_t last = 0;
+    for (size_t i = 0; i < count; i++)
+        if (steps[i] <= folder->own_steps)
+            last = tdm_most(last, steps[i]);
+    if (last > 0)
+        return move_latest(folder, last, err);
+    char *latest = tdm_path_join(folder->path, LATEST);
+    if (latest == NULL)
+        return tdm_file_failed(folder->path, ENOMEM, err);
+    (void)unlink(latest);
+    free(latest);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder,
@@ -353,27 +381,25 @@ enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folde
     int reason = tdm_directory_sync(folder->path);
     if (reason != 0)
         return tdm_file_failed(folder->path, reason, err);
-    remove_within(folder, step);
-    size_t count = folder->discards ? list(folder->path, PREFIX, false, &steps) : 0;
-    char *latest = count > 0 ? tdm_path_join(folder->path, LATEST) : NULL;
-    if (latest != NULL)
-        (void)unlink(latest);
-    for (size_t i = 0; i < count; i++) {
-        char *path = tdm_checkpoint_folder_step(folder, steps[i]);
-        if (path != NULL)
-            (void)tdm_directory_remove(path, tdm_weights_owns_checkpoint, &folder->stuck);
-        free(path);
-    }
-    free(latest);
-    if (folder->discards)
-        free(steps);
-    return TDM_OK;
+    remove_withins(folder, 0, step);
+    remove_withins(folder, step + 1, UINT64_MAX);
+    if (!folder->discards)
+        return TDM_OK;
+    size_t count = list(folder->path, PREFIX, false, &steps);
+    enum tdm_status status = move_latest_back(folder, steps, count, err);
+    for (size_t i = 0; i < count && status == TDM_OK; i++)
+        if (steps[i] > folder->own_steps)
+            remove_step(folder, steps[i]);
+    free(steps);
+    folder->discards = status != TDM_OK;
+    return status;
 }
 
 enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,
                                               struct tdm_error *err)
 {
     uint64_t *steps, kept = 0;
+    remove_withins(folder, step + 1, UINT64_MAX); /* first, or the folder would stand for these */
     enum tdm_status status = move_latest(folder, step, err);
     if (status != TDM_OK)
         return status;
@@ -381,18 +407,15 @@ enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *fold
     if (count > 0)
         qsort(steps, count, sizeof(*steps), descending);
     for (size_t i = 0; i < count; i++) {
-        bool others = steps[i] > step || (folder->discards && steps[i] != step);
-        if (!others && kept < folder->keep) {
+        const bool others = steps[i] > step ||
+                            (folder->discards && steps[i] != step && steps[i] > folder->own_steps);
+        if (!others && kept < folder->keep)
             kept++;
-            continue;
-        }
-        char *path = tdm_checkpoint_folder_step(folder, steps[i]);
-        if (path != NULL)
-            (void)tdm_directory_remove(path, tdm_weights_owns_checkpoint, &folder->stuck);
-        free(path);
+        else
+            remove_step(folder, steps[i]);
     }
     free(steps);
-    remove_within(folder, folder->discards ? UINT64_MAX : step + 1);
+    remove_withins(folder, 0, step + 1);
     folder->discards = false;
     return TDM_OK;
 }

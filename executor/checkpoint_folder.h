@@ -18,9 +18,12 @@
 struct tdm_checkpoint_folder {
     const char *path;
     uint64_t keep; /* this many of the newest checkpoints stay */
-    bool discards; /* checkpoints of another run are there, which go after the first save */
-    bool made;     /* by tdm_checkpoint_folder_open() */
-    int lock;      /* descriptor; -1: not open */
+    /* After the first save all checkpoints go that were there and are not the run's own: of another
+     * run, or after the step that it goes on from. */
+    bool discards;      /* there are such */
+    uint64_t own_steps; /* those up to this step are its own; 0: none */
+    bool made;          /* by tdm_checkpoint_folder_open() */
+    int lock;           /* descriptor; -1: not open */
     /* of the last checkpoint that should have been removed and could not; TDM_OK: none. The caller
      * tells and clears it */
     struct tdm_error stuck;
@@ -64,12 +67,12 @@ enum tdm_status tdm_checkpoint_folder_newest(const char *path, char **newest,
  * within-N, latest), or within one? */
 bool tdm_checkpoint_folder_has(const char *folder, const char *path);
 
-/* The checkpoint within `step` is complete: removes earlier ones, and all of another run. */
+/* The checkpoint within `step` is complete: removes earlier ones, and all that are not its own. */
 enum tdm_status tdm_checkpoint_folder_advance_within(struct tdm_checkpoint_folder *folder,
                                                      uint64_t step, struct tdm_error *err);
 
-/* The checkpoint of `step` is complete: moves `latest` to it, and removes the oldest,
- * and those within steps up to this one. */
+/* The checkpoint of `step` is complete: moves `latest` to it, and removes the oldest, those within
+ * steps up to this one, and all that are not its own. */
 enum tdm_status tdm_checkpoint_folder_advance(struct tdm_checkpoint_folder *folder, uint64_t step,
                                               struct tdm_error *err);
 

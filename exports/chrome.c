@@ -10,7 +10,6 @@
 #include "base/text.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <string.h>
 
@@ -35,13 +34,18 @@ static void write_time(FILE *out, const char *key, int64_t ns)
             (int)(size % 1000));
 }
 
+/* Without memory, so that it cannot fail: tdm_text_shown() leaves whole characters of UTF-8, of
+ * which JSON forbids two. */
 static void write_string(FILE *out, const char *text)
 {
     char shown[TDM_TEXT_SHOWN];
-    json_t *string = json_string(tdm_text_shown(text, shown));
-    if (string == NULL || json_dumpf(string, out, JSON_ENCODE_ANY) != 0)
-        fputs("\"\"", out);
-    json_decref(string);
+    fputc('"', out);
+    for (const char *at = tdm_text_shown(text, shown); *at != '\0'; at++) {
+        if (*at == '"' || *at == '\\')
+            fputc('\\', out);
+        fputc(*at, out);
+    }
+    fputc('"', out);
 }
 
 /* Begins an event of the rank's process, on the thread of a lane; -1: of no thread. */

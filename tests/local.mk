@@ -31,7 +31,7 @@ script_tests += \
 	tests/executor/huggingface-run \
 	tests/base/installed \
 	tests/base/json-checked \
-	tests/executor/killed-saves tests/executor/saves-within \
+	tests/executor/killed-calls tests/executor/killed-saves tests/executor/saves-within \
 	tests/traces/killed-run \
 	tests/executor/left-behind \
 	tests/executor/mpi-run \
@@ -452,7 +452,7 @@ long_tests += \
 	tests/gpu/without-gpu \
 	tests/executor/calibrate-run \
 	tests/executor/huggingface-run \
-	tests/executor/killed-saves tests/executor/saves-within \
+	tests/executor/killed-calls tests/executor/killed-saves tests/executor/saves-within \
 	tests/executor/power-loss \
 	tests/executor/lockstep_faults \
 	tests/executor/no_allocation \

@@ -45,7 +45,22 @@ char *tdm_companion_path(const char *path, unsigned which)
     return name;
 }
 
-/* Did SQLite write this file? Its files are empty, or all zeros, before their first use. */
+/* Does a file begin as one of the kind does? Where a write was cut off, zeros follow. */
+static bool begins_so(const unsigned char bytes[HEAD], unsigned which)
+{
+    static const unsigned char zeros[HEAD];
+    for (int form = 0; form < 2; form++) {
+        size_t same = 0;
+        while (same < kinds[which].bytes && bytes[same] == kinds[which].head[form][same])
+            same++;
+        if (same == kinds[which].bytes || memcmp(bytes + same, zeros, HEAD - same) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Did SQLite write this file? Its files are empty, or all zeros, before their first use; an index
+ * has three of these for a moment. */
 static bool is_sqlites(const char *name, unsigned which)
 {
     static const unsigned char zeros[HEAD];
@@ -57,12 +72,10 @@ static bool is_sqlites(const char *name, unsigned which)
     bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
     ssize_t got = regular ? read(fd, head, sizeof(head)) : -1;
     close(fd);
-    if (got == 0)
-        return true;
-    return got == (ssize_t)sizeof(head) &&
-           (memcmp(head, kinds[which].head[0], kinds[which].bytes) == 0 ||
-            memcmp(head, kinds[which].head[1], kinds[which].bytes) == 0 ||
-            memcmp(head, zeros, sizeof(zeros)) == 0);
+    if (got < 0)
+        return false;
+    return got < (ssize_t)sizeof(head) ? memcmp(head, zeros, (size_t)got) == 0
+                                       : begins_so(head, which);
 }
 
 static enum tdm_status check_one(const char *name, unsigned which, bool exists, bool force,

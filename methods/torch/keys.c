@@ -128,8 +128,9 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
     struct tdm_key_word words[TDM_PROJECTIONS];
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         words[p] = (struct tdm_key_word){tdm_projection_name(p), 1u << p};
-    return tdm_key_read_words(key, names, words, TDM_PROJECTIONS, &settings->torch.lora_targets,
-                              err);
+    const bool known = tdm_key_read_words(key, names, words, TDM_PROJECTIONS,
+                                          &settings->torch.lora_targets, NULL) == TDM_OK;
+    return known ? TDM_OK : tdm_key_bad_value(key, value, err); /* with the modules */
 }
 
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,

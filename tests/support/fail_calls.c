@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fail_calls PROGRAM [ARGUMENT]...: runs a program and fails one of its system calls, or records
- * how it changes files. It traces the program and what it starts, so that calls within libraries
- * (stdio, SQLite) count too. Calls before a program's entry, of the dynamic loader, do not.
+ * fail_calls PROGRAM [ARGUMENT]...: runs a program and fails one of its system calls, kills it at
+ * one, or records how it changes files. It traces the program and what it starts, so that calls
+ * within libraries (stdio, SQLite) count too. Calls before a program's entry, of the dynamic
+ * loader, do not.
  *
- *   TDM_FAIL_CALL     open, read, write, full, fsync, close, rename, unlink, symlink, mkdir or mmap
- *   TDM_FAIL_NUMBER   which one fails, counted from 1
- *   TDM_FAIL_STACK    a STACK: only its calls count
- *   TDM_FAIL_STACKS   a file for a line "CALL STACK" for each call that counts, in their order.
- *                     Calls of one stack have the same STACK, in other processes too. It takes
- *                     fail_allocation.so in LD_PRELOAD; without it, and while signals are blocked,
- *                     calls on the same path have the same STACK
- *   TDM_FAIL_PATH     a part of the path that a call must have to count; absent: any path, but no
- *                     call on stderr. Of mmap and brk all calls count that ask for memory
- *   TDM_FAIL_LOG      a file that gets a line if a call failed
+ *   TDM_FAIL_CALL     open, read, write, full, fsync, close, rename, unlink, symlink, mkdir or
+ * mmap; kill: one that changes what other processes see of a file or folder TDM_FAIL_NUMBER   which
+ * one fails, counted from 1 TDM_FAIL_STACK    a STACK: only its calls count TDM_FAIL_STACKS   a
+ * file for a line "CALL STACK" for each call that counts, in their order; with `kill`, only for
+ * those at which a process can be killed. Calls of one stack have the same STACK, in other
+ * processes too. It takes fail_allocation.so in LD_PRELOAD; without it, and while signals are
+ * blocked, calls on the same path have the same STACK TDM_FAIL_PATH     a part of the path that a
+ * call must have to count; absent: any path, but no call on stderr. Of mmap and brk all calls count
+ * that ask for memory TDM_FAIL_LOG      a file that gets a line if a call failed
  *
  * mmap and brk fail with ENOMEM, `full` and `write` with ENOSPC, the others with EIO. A close that
  * fails has closed. A write that fails writes the half first, and the next one fails; with `full`,
- * all calls after it that need space.
+ * all calls after it that need space. With `kill` the process that calls is killed: before the
+ * call, or after half of a write.
+ *
+ *   TDM_NO_SYNC       if it is set, an fsync succeeds and does nothing, which saves time: what was
+ *                     not synced is not lost with a process
  *
  *   TDM_RECORD        a file for a record (recorded_call.h)
  *   TDM_RECORD_PATH   the folder of what is recorded
@@ -74,11 +78,14 @@ enum act {
     ACT_MKDIR,
     ACT_MMAP,
     ACTS,
-    ACT_FULL = ACTS
+    ACT_FULL = ACTS,
+    ACT_KILL,
+    ACT_NONE
 };
 
-static const char *const act_names[] = {"open",   "read",   "write",   "truncate", "fsync", "close",
-                                        "rename", "unlink", "symlink", "mkdir",    "mmap",  "full"};
+static const char *const act_names[] = {"open",  "read",   "write",  "truncate", "fsync",
+                                        "close", "rename", "unlink", "symlink",  "mkdir",
+                                        "mmap",  "full",   "kill"};
 
 /* Where the arguments of a call are: numbers of registers, -1: it has none. */
 static const struct call {
@@ -203,6 +210,7 @@ struct thread {
     long replaced;                /* 0: there is no breakpoint */
     bool within;                  /* a call, whose end is waited for */
     int fails_with;               /* at that end; 0: not */
+    bool dies;                    /* at that end */
     struct user_regs_struct regs; /* at its start */
     char path[PATH_MAX], other[PATH_MAX];
     uint64_t offset; /* of a write */
@@ -268,10 +276,10 @@ static bool is_at_entry(struct thread *thread)
 
 /* ---- failures ---- */
 
-static enum act failing = ACTS + 1;
+static enum act failing = ACT_NONE;
 static long number; /* calls until one fails */
 static const char *path_part, *log_path;
-static bool half_written, disk_is_full;
+static bool half_written, disk_is_full, no_sync;
 static FILE *stacks;
 static uint64_t chosen_stack; /* 0: any */
 
@@ -321,9 +329,29 @@ static bool tells_stacks(pid_t thread)
     return (caught & ~blocked) >> (TDM_TELL_STACK - 1) & 1;
 }
 
-/* Is the call of the kind that fails? */
-static bool is_due(const struct call *call)
+/* Does it change what other processes see? */
+static bool changes(const struct thread *thread, const struct call *call)
 {
+    switch (call->act) {
+    case ACT_OPEN:
+        return needs_space(thread, call) || (argument(&thread->regs, call->flags) & O_TRUNC) != 0;
+    case ACT_WRITE:
+    case ACT_TRUNCATE:
+    case ACT_RENAME:
+    case ACT_UNLINK:
+    case ACT_SYMLINK:
+    case ACT_MKDIR:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Is the call of the kind that fails? */
+static bool is_due(const struct thread *thread, const struct call *call)
+{
+    if (failing == ACT_KILL)
+        return changes(thread, call);
     return call->act == (failing == ACT_FULL ? ACT_WRITE : failing);
 }
 
@@ -331,7 +359,8 @@ static bool is_due(const struct call *call)
  * again once its stack is told. */
 static bool take_stack(struct thread *thread, const struct call *call)
 {
-    bool needed = stacks != NULL || (chosen_stack != 0 && is_due(call));
+    bool due = is_due(thread, call);
+    bool needed = (stacks != NULL && (due || failing != ACT_KILL)) || (chosen_stack != 0 && due);
     if (!needed || thread->loading || !counts(thread, call))
         return true;
     if (!thread->asked && tells_stacks(thread->id)) {
@@ -349,13 +378,15 @@ static bool take_stack(struct thread *thread, const struct call *call)
             thread->stack = (thread->stack ^ (unsigned char)*at) * 1099511628211u;
     }
     thread->asked = false;
-    for (int act = 0; stacks != NULL && act <= ACTS; act++)
-        if (act == (int)call->act || (act == ACT_FULL && call->act == ACT_WRITE))
+    const bool also_full = call->act == ACT_WRITE && failing != ACT_KILL;
+    for (int act = 0; stacks != NULL && act <= ACT_FULL; act++)
+        if (act == (int)call->act || (act == ACT_FULL && also_full))
             fprintf(stacks, "%s %016llx\n", act_names[act], (unsigned long long)thread->stack);
     return true;
 }
 
-/* With what the call is to fail; 0: it does not. May shorten a write. */
+/* With what the call is to fail; 0: it does not. May shorten a write. Notes whether the process
+ * dies. */
 static int failure(struct thread *thread, const struct call *call)
 {
     if (thread->loading || !counts(thread, call))
@@ -366,15 +397,17 @@ static int failure(struct thread *thread, const struct call *call)
         half_written = false;
         return ENOSPC;
     }
-    if (!is_due(call) || (chosen_stack != 0 && thread->stack != chosen_stack) || --number != 0)
+    if (!is_due(thread, call) || (chosen_stack != 0 && thread->stack != chosen_stack) ||
+        --number != 0)
         return 0;
     note(thread);
+    thread->dies = failing == ACT_KILL;
     if (call->act != ACT_WRITE)
         return call->act == ACT_MMAP ? ENOMEM : EIO;
     disk_is_full = failing == ACT_FULL;
     if (thread->regs.rdx < 2)
         return ENOSPC;
-    half_written = !disk_is_full;
+    half_written = failing == ACT_WRITE;
     thread->regs.rdx /= 2;
     ptrace(PTRACE_SETREGS, thread->id, 0, &thread->regs);
     return 0;
@@ -504,6 +537,15 @@ static void record_call(const struct thread *thread, const struct call *call, lo
 
 /* ---- tracing ---- */
 
+/* In place of a call this is its result. */
+static void skip(const struct thread *thread, long long result)
+{
+    struct user_regs_struct regs = thread->regs;
+    regs.orig_rax = (unsigned long long)-1; /* no call */
+    regs.rax = (unsigned long long)result;
+    ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
+}
+
 /* A call begins. Returns how to go on. */
 static int enter(struct thread *thread)
 {
@@ -537,13 +579,15 @@ static int enter(struct thread *thread)
         regs.rdi = 0; /* it tells where the break is, as one that fails does */
         ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
     } else if (thread->fails_with != 0 && call->act != ACT_CLOSE) {
-        struct user_regs_struct regs = thread->regs;
-        regs.orig_rax = (unsigned long long)-1; /* no call */
-        regs.rax = (unsigned long long)-thread->fails_with;
-        ptrace(PTRACE_SETREGS, thread->id, 0, &regs);
+        skip(thread, -thread->fails_with);
+        if (thread->dies)
+            kill(group_of(thread->id), SIGKILL);
+        return PTRACE_CONT;
+    } else if (no_sync && call->act == ACT_FSYNC) {
+        skip(thread, 0);
         return PTRACE_CONT;
     }
-    thread->within = thread->fails_with != 0 || record != NULL;
+    thread->within = thread->fails_with != 0 || thread->dies || record != NULL;
     return thread->within ? PTRACE_SYSCALL : PTRACE_CONT;
 }
 
@@ -552,6 +596,8 @@ static void leave(struct thread *thread)
 {
     struct user_regs_struct regs;
     thread->within = false;
+    if (thread->dies)
+        kill(group_of(thread->id), SIGKILL);
     if (ptrace(PTRACE_GETREGS, thread->id, 0, &regs) != 0)
         return;
     if (thread->fails_with != 0 && thread->regs.orig_rax == SYS_brk) {
@@ -604,13 +650,25 @@ static int follow(pid_t child)
     return last;
 }
 
-/* Lets the calls of the table stop the process. */
+/* Can such calls matter to what is done? Each one that stops the process takes time. */
+static bool matters(enum act act)
+{
+    if (stacks != NULL || record != NULL || (failing != ACT_NONE && failing != ACT_KILL))
+        return true;
+    if (failing == ACT_NONE)
+        return act == ACT_FSYNC && no_sync;
+    return act != ACT_READ && act != ACT_CLOSE && act != ACT_MMAP;
+}
+
+/* Lets the calls of the table that matter stop the process. */
 static void filter_calls(void)
 {
     struct sock_filter code[2 * CALLS + 4] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     unsigned short count = 1;
     for (size_t i = 0; i <= CALLS; i++) {
+        if (i < CALLS && !matters(calls[i].act))
+            continue;
         unsigned call = i < CALLS ? (unsigned)calls[i].number : TDM_TOLD_STACK;
         code[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1);
         code[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE);
@@ -633,6 +691,7 @@ static void read_environment(void)
     for (size_t i = 0; name != NULL && i < sizeof(act_names) / sizeof(act_names[0]); i++)
         if (strcmp(name, act_names[i]) == 0)
             failing = (enum act)i;
+    no_sync = getenv("TDM_NO_SYNC") != NULL;
     if (getenv("TDM_FAIL_STACKS") != NULL)
         stacks = fopen(getenv("TDM_FAIL_STACKS"), "we");
     record_path = getenv("TDM_RECORD_PATH");
