@@ -33,54 +33,11 @@ static enum tdm_status add_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
     return tdm_relaxation_put_arc(r, a, b, err);
 }
 
-/* Rows count layer 0 in another way than the others. */
-static void find_kinds(const struct tdm_estimator *e, struct tdm_relaxation *r)
+static bool same_cost(const struct tdm_estimator *e, uint32_t a, uint32_t b)
 {
-    for (uint32_t layer = 0; layer < r->layers; layer++) {
-        uint32_t like = layer > 0 ? 1 : 0;
-        while (e->row_of[like] != e->row_of[layer] || e->kind_of[like] != e->kind_of[layer])
-            like++;
-        r->kind[layer] = like < layer ? r->kind[like] : r->kinds++;
-    }
-}
-
-/* Of one of the places, the prices at which what is live from a layer on is counted. */
-static bool has_price(const struct tdm_relaxation *r, uint32_t layer)
-{
-    for (int i = 0; i < TDM_PLANNED_PLACES; i++) {
-        const double *from = r->pricing.from[tdm_planned_place(r->pricing.e->base, i)];
-        if (from[layer] != from[layer + 1])
-            return true;
-    }
-    return false;
-}
-
-/* Forgets the costs of layers at other prices. */
-static void begin_costs(struct tdm_relaxation *r)
-{
-    for (uint32_t layer = 0; layer < r->layers; layer++)
-        r->priced_below[layer + 1] = r->priced_below[layer] + has_price(r, layer);
-    const size_t numbers = r->priced_below[r->layers] + 2;
-    for (size_t i = 0; i < 4 * r->kinds * numbers * numbers; i++)
-        r->layer_costs[i].fixed = NAN;
-}
-
-/* The cost of a layer in an arc, beside rows of K and V. Rows without a price make no difference to
- * it, and many have none, so many arcs share it. The row of the arc's top layer, and arcs up to the
- * last layer of all, are counted in another way. */
-static const struct tdm_layer_cost *cost_of_layer(struct tdm_relaxation *r, uint32_t j, uint32_t a,
-                                                  uint32_t b)
-{
-    const struct tdm_pricing *p = &r->pricing;
-    const uint32_t *below = r->priced_below;
-    const size_t ends = 2 * (below[r->layers] + 2), role = (j == b) * r->kinds + r->kind[j],
-                 begin = below[p->order == TDM_LAYER_MAJOR && a == 0 && j > 0 ? 1 : a],
-                 end = b + 1 == r->layers ? ends - 1
-                                          : 2 * below[b + 1] + (j == b && below[b + 1] > below[b]);
-    struct tdm_layer_cost *cost = &r->layer_costs[(role * ends / 2 + begin) * ends + end];
-    if (isnan(cost->fixed))
-        *cost = tdm_price_layer(p, j, a, b, NULL, NULL);
-    return cost;
+    return e->kind_of[a] == e->kind_of[b] &&
+           memcmp(&e->costs[(size_t)a * e->classes], &e->costs[(size_t)b * e->classes],
+                  e->classes * sizeof(*e->costs)) == 0;
 }
 
 /* The last arc with the same top layer of which the layers were priced: from layer `a` on, whose
@@ -90,11 +47,11 @@ struct priced_arc {
     double lowest, all;
 };
 
-#define SURELY (1 + 1e-9) /* more than sums are rounded by */
+#define ROUNDED 1e-9 /* more than sums are rounded by, of their value */
 
 /* Cost of an arc: its layers, their inputs and the group itself. In a longer arc each layer costs
  * no less, without rows of K and V: one that is more than `enough` by that is not looked at. */
-static double price_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b, double enough,
+static double price_arc(const struct tdm_relaxation *r, uint32_t a, uint32_t b, double enough,
                         struct priced_arc *priced)
 {
     const struct tdm_pricing *p = &r->pricing;
@@ -104,21 +61,20 @@ static double price_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b, double
     const double held = a < b ? (b - a) * tdm_price_input(p, b, a, b, NULL, &place) : 0;
     const double input = tdm_price_input(p, a, a, b, NULL, &place),
                  group = tdm_price_group(p, a, b, NULL);
-    if (a > 0 && a + 1 < b && r->kind[a] == r->kind[a + 1]) {
-        const double of_layers = priced->all + (priced->a - a) * priced->lowest,
-                     of_rows = p->e->kinds == 1 ? (b - a + 1) * rows : 0,
-                     least = of_layers + of_rows + held + input + group;
-        if (least > SURELY * enough)
+    if (a > 0 && a + 1 < b && r->is_alike[a + 1]) {
+        const double least = priced->all + (priced->a - a) * priced->lowest + held + input + group +
+                             (p->e->kinds == 1 ? (b - a + 1) * rows : 0);
+        if (least > enough + ROUNDED * fabs(enough))
             return least;
     }
     *priced = (struct priced_arc){.a = a};
-    for (uint32_t j = a; j <= b; j++) {
-        if (j == a || j == b || r->kind[j] != r->kind[j - 1]) {
-            const struct tdm_layer_cost *of_layer = cost_of_layer(r, j, a, b);
+    for (uint32_t j = a; j <= b; j++) { /* rows count layer 0 in another way */
+        if (j == a || j == b || j == 1 || !r->is_alike[j]) {
+            const struct tdm_layer_cost of_layer = tdm_price_layer(p, j, a, b, NULL, NULL);
             if (p->e->kinds > 1)
                 rows = tdm_price_rows(p, j, a, b, NULL, NULL);
-            last = tdm_layer_cost_sum(of_layer, rows);
-            alone = tdm_layer_cost_sum(of_layer, 0);
+            last = tdm_layer_cost_sum(&of_layer, rows);
+            alone = tdm_layer_cost_sum(&of_layer, 0);
         }
         cost += last;
         priced->all += alone;
@@ -130,7 +86,6 @@ static double price_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b, double
 /* Finds the cheapest path. */
 double tdm_relaxation_path(struct tdm_relaxation *r)
 {
-    begin_costs(r);
     r->best[0] = 0;
     for (uint32_t b = 0; b < r->layers; b++) {
         struct priced_arc priced = {b, 0, 0};
@@ -265,12 +220,9 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
         ok = (r->fixed[place] = calloc(rows, sizeof(double))) != NULL && ok;
     }
     ok = (r->allowed = calloc((size_t)r->layers * r->layers + 1, sizeof(bool))) != NULL && ok;
-    ok = (r->kind = calloc(rows, sizeof(uint32_t))) != NULL && ok;
-    if (ok)
-        find_kinds(e, r);
-    ok = (r->priced_below = calloc(rows, sizeof(uint32_t))) != NULL && ok;
-    ok = (r->layer_costs = calloc(4 * r->kinds * rows * rows, sizeof(*r->layer_costs))) != NULL &&
-         ok;
+    ok = (r->is_alike = calloc(rows, sizeof(bool))) != NULL && ok;
+    for (uint32_t layer = 1; layer < r->layers && ok; layer++)
+        r->is_alike[layer] = same_cost(e, layer - 1, layer);
     ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
     ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
     size_t all_rows = 3 * rows + ROWS;
@@ -363,9 +315,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
         free(r->fixed[place]);
     }
     free(r->allowed);
-    free(r->kind);
-    free(r->priced_below);
-    free(r->layer_costs);
+    free(r->is_alike);
     free(r->best);
     free(r->from);
     free(r->entry_of);

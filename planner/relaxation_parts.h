@@ -225,14 +225,9 @@ struct tdm_relaxation {
     /* numbers in `plain`; 0: there is no such column */
     uint32_t plain_slots, plain_tied, plain_home[TDM_STATES], plain_less[TDM_STATES];
     uint32_t plain_embedding[TDM_STATES], plain_head[TDM_STATES], plain_excess[TDM_MAX_PLACES];
-    double excess_price;   /* per MiB */
-    bool *allowed;         /* [layers * layers]: arcs */
-    uint32_t *kind, kinds; /* [layers]: number of the layers with equal costs; layer 0 is apart */
-    /* of a dynamic program: [layers + 1] the number of rows below a layer whose bytes have a price;
-     * costs of layers, by whether one is the top of its arc, its kind, and these numbers at the
-     * ends of the arc; `fixed` is NAN where they are not known */
-    uint32_t *priced_below;
-    struct tdm_layer_cost *layer_costs;
+    double excess_price;    /* per MiB */
+    bool *allowed;          /* [layers * layers]: arcs */
+    bool *is_alike;         /* [layers]: a layer's costs equal those of the layer below */
     double *best;           /* [layers + 1] of the dynamic program */
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of the column under construction */
