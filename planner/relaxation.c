@@ -3,6 +3,7 @@
  * program is solved. */
 #include "planner/relaxation_parts.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,21 +40,47 @@ static bool same_cost(const struct tdm_estimator *e, uint32_t a, uint32_t b)
                   e->classes * sizeof(*e->costs)) == 0;
 }
 
-/* Cost of an arc: its layers, their inputs and the group itself. */
-static double price_arc(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
+/* The last arc with the same top layer of which the layers were priced: from layer `a` on, whose
+ * cost is `lowest`; `all` of them. Both without rows of K and V. */
+struct priced_arc {
+    uint32_t a;
+    double lowest, all;
+};
+
+#define ROUNDED 1e-9 /* more than sums are rounded by, of their value */
+
+/* Cost of an arc: its layers, their inputs and the group itself. In a longer arc each layer costs
+ * no less, without rows of K and V: one that is more than `enough` by that is not looked at. */
+static double price_arc(const struct tdm_relaxation *r, uint32_t a, uint32_t b, double enough,
+                        struct priced_arc *priced)
 {
     const struct tdm_pricing *p = &r->pricing;
     enum tdm_place place;
-    double cost = 0, last = 0;
-    for (uint32_t j = a; j < b; j++) { /* rows count layer 0 in another way */
-        if (j == a || j == 1 || !r->is_alike[j])
-            last = tdm_price_layer(p, j, a, b, NULL, NULL);
-        cost += last;
-    }
-    cost += tdm_price_layer(p, b, a, b, NULL, NULL);
+    double cost = 0, last = 0, alone = 0, rows = tdm_price_rows(p, b, a, b, NULL, NULL);
     /* a held input costs the same for all layers inside a group */
-    cost += a < b ? (b - a) * tdm_price_input(p, b, a, b, NULL, &place) : 0;
-    return cost + tdm_price_input(p, a, a, b, NULL, &place) + tdm_price_group(p, a, b, NULL);
+    const double held = a < b ? (b - a) * tdm_price_input(p, b, a, b, NULL, &place) : 0;
+    const double input = tdm_price_input(p, a, a, b, NULL, &place),
+                 group = tdm_price_group(p, a, b, NULL);
+    if (a > 0 && a + 1 < b && r->is_alike[a + 1]) {
+        const double least = priced->all + (priced->a - a) * priced->lowest + held + input + group +
+                             (p->e->kinds == 1 ? (b - a + 1) * rows : 0);
+        if (least > enough + ROUNDED * fabs(enough))
+            return least;
+    }
+    *priced = (struct priced_arc){.a = a};
+    for (uint32_t j = a; j <= b; j++) { /* rows count layer 0 in another way */
+        if (j == a || j == b || j == 1 || !r->is_alike[j]) {
+            const struct tdm_layer_cost of_layer = tdm_price_layer(p, j, a, b, NULL, NULL);
+            if (p->e->kinds > 1)
+                rows = tdm_price_rows(p, j, a, b, NULL, NULL);
+            last = tdm_layer_cost_sum(&of_layer, rows);
+            alone = tdm_layer_cost_sum(&of_layer, 0);
+        }
+        cost += last;
+        priced->all += alone;
+        priced->lowest = j == a ? alone : priced->lowest;
+    }
+    return cost + held + input + group;
 }
 
 /* Finds the cheapest path. */
@@ -61,11 +88,14 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
 {
     r->best[0] = 0;
     for (uint32_t b = 0; b < r->layers; b++) {
+        struct priced_arc priced = {b, 0, 0};
         r->best[b + 1] = TDM_NO_BOUND;
         for (uint32_t a = b + 1; a-- > 0;) {
-            if (!r->allowed[a * r->layers + b])
+            if (!r->allowed[a * r->layers + b]) {
+                priced.lowest = -HUGE_VAL; /* nothing is known of the next one */
                 continue;
-            const double cost = price_arc(r, a, b);
+            }
+            const double cost = price_arc(r, a, b, r->best[b + 1] - r->best[a], &priced);
             if (r->best[a] + cost < r->best[b + 1]) {
                 r->best[b + 1] = r->best[a] + cost;
                 r->from[b + 1] = a;

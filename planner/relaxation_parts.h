@@ -99,10 +99,30 @@ void tdm_amounts_free(struct tdm_amounts *amounts);
 /* Sums `prices`. Call after every change of them. */
 void tdm_pricing_prepare(struct tdm_pricing *pricing);
 
+/* Cost of a layer in an arc, beside rows of K and V: of computing that no choice changes and of
+ * attention, and of the other stores. */
+struct tdm_layer_cost {
+    double fixed, stores[TDM_STORES];
+};
+
+static inline double tdm_layer_cost_sum(const struct tdm_layer_cost *cost, double rows)
+{
+    double sum = cost->fixed + rows;
+    for (int s = 0; s < TDM_STORES; s++)
+        sum += cost->stores[s];
+    return sum;
+}
+
 /* Cost at the prices of layer `j` in the arc (a, b), if each chunk makes its best choice. Adds the
- * layer's resource use to `use` and stores the choice in `choice` (both may be NULL). */
-double tdm_price_layer(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
-                       struct tdm_amounts *use, struct tdm_choice *choice);
+ * layer's resource use to `use` and stores the choice in `choice` (both may be NULL), those of its
+ * rows of K and V too. */
+struct tdm_layer_cost tdm_price_layer(const struct tdm_pricing *pricing, uint32_t j, uint32_t a,
+                                      uint32_t b, struct tdm_amounts *use,
+                                      struct tdm_choice *choice);
+
+/* The same of its rows of K and V; 0 in layer-major order. */
+double tdm_price_rows(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
+                      struct tdm_amounts *use, struct tdm_choice *choice);
 
 /* Cost of the input of layer j, stored for its group (j == a) or held in it; *place: the place
  * chosen. */

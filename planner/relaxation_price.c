@@ -580,35 +580,37 @@ static int best_kv(const struct member *m, const struct layer_cost *cost, bool m
 
 /* In chunk-major order K and V of all chunks are kept. Their gradients live as long as the
  * group. */
-static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
-                            struct tdm_choice *choice)
+double tdm_price_rows(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b,
+                      struct tdm_amounts *use, struct tdm_choice *choice)
 {
-    const struct tdm_pricing *p = m->p;
+    if (p->order == TDM_LAYER_MAJOR)
+        return 0;
     const struct tdm_estimator *e = p->e;
+    const struct life kept = {a, e->layers - 1, true, false}, held = {a, b, false, false};
     size_t row = (size_t)e->chunks + 1;
     /* then no prefixes are fetched */
-    bool gathers = e->gathered_before[(e->kind_of[m->layer] + 1) * row - 1].kv > 0;
-    double n = e->chunks, seen = gathers ? n : (double)e->seen_chunks[e->kind_of[m->layer]];
-    double bytes = m->kv_bytes, sums = (double)e->dkv;
+    bool gathers = e->gathered_before[(e->kind_of[j] + 1) * row - 1].kv > 0;
+    double n = e->chunks, seen = gathers ? n : (double)e->seen_chunks[e->kind_of[j]];
+    double bytes = (double)e->kv, sums = (double)e->dkv;
     double mib = n * bytes / TDM_MIB, sum_mib = n * sums / TDM_MIB;
-    double ring = 1.0 / (m->held.to - m->held.from +
-                         1); /* share of one row, which the group's layers share */
-    if (gathers)             /* the row has one slot, and attention copies what it needs */
+    double ring = 1.0 / (b - a + 1); /* share of one row, which the group's layers share */
+    if (gathers)                     /* the row has one slot, and attention copies what it needs */
         ring = 0;
     const double kv_ring = p->has_ring[TDM_FAR_KV] ? 0 : ring,
                  sum_ring = p->has_ring[TDM_FAR_SUMS] ? 0 : ring;
     double fetch = gathers ? 0 : 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
     double send = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
-    double near = mib * price_of(p, TDM_DEVICE, m->kv_kept);
+    const double held_price = price_of(p, TDM_DEVICE, held);
+    double near = mib * price_of(p, TDM_DEVICE, kept);
     double far =
-        mib * (price_of(p, p->far, m->kept) + kv_ring * price_of(p, TDM_DEVICE, m->held)) +
+        mib * (price_of(p, p->far, kept) + kv_ring * held_price) +
         n * price_send(p, TDM_IN_FORWARD, bytes) +
         (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
             bytes * fetch +
         ((seen - n) * p->price_fetch[TDM_IN_FORWARD] + seen * p->price_fetch[TDM_IN_BACKWARD]) *
             bytes;
-    double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
-    double sum_far = sum_mib * sum_ring * price_of(p, TDM_DEVICE, m->held) +
+    double sum_near = sum_mib * held_price;
+    double sum_far = sum_mib * sum_ring * held_price +
                      (seen - n) * sums *
                          (p->prices.send[TDM_IN_BACKWARD] * send + p->price_send[TDM_IN_BACKWARD]);
     far = p->is_barred[TDM_FAR_KV] ? NEVER : far;
@@ -620,23 +622,23 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
     }
     if (use != NULL && is_far) {
         use->far[TDM_FAR_KV] = true;
-        add_life(p, use, p->far, m->kept, mib);
-        add_life(p, use, TDM_DEVICE, m->held, mib * kv_ring);
+        add_life(p, use, p->far, kept, mib);
+        add_life(p, use, TDM_DEVICE, held, mib * kv_ring);
         add_send(p, use, TDM_IN_FORWARD, n, bytes);
         use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
         use->fetch[TDM_IN_BACKWARD] += seen * bytes * fetch;
         add_both(use, TDM_IN_FORWARD, (seen - n) * bytes, p->both_fetch);
         add_both(use, TDM_IN_BACKWARD, seen * bytes, p->both_fetch);
     } else if (use != NULL) {
-        add_life(p, use, TDM_DEVICE, m->kv_kept, mib);
+        add_life(p, use, TDM_DEVICE, kept, mib);
     }
     if (use != NULL && sum_is_far) {
         use->far[TDM_FAR_SUMS] = true;
-        add_life(p, use, TDM_DEVICE, m->held, sum_mib * sum_ring);
+        add_life(p, use, TDM_DEVICE, held, sum_mib * sum_ring);
         use->send[TDM_IN_BACKWARD] += (seen - n) * sums * send;
         add_both(use, TDM_IN_BACKWARD, (seen - n) * sums, p->both_send);
     } else if (use != NULL) {
-        add_life(p, use, TDM_DEVICE, m->held, sum_mib);
+        add_life(p, use, TDM_DEVICE, held, sum_mib);
     }
     return fmin(near, far) + fmin(sum_near, sum_far);
 }
@@ -811,8 +813,9 @@ static double price_attention(const struct member *m, struct tdm_amounts *use,
     return best;
 }
 
-double tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b,
-                       struct tdm_amounts *use, struct tdm_choice *choice)
+struct tdm_layer_cost tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a,
+                                      uint32_t b, struct tdm_amounts *use,
+                                      struct tdm_choice *choice)
 {
     struct member m = member_of(p, j, a, b);
     struct tdm_choice none = {0}, *chosen = choice != NULL ? choice : &none;
@@ -820,13 +823,15 @@ double tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     double fixed = p->fixed_seconds[m.again][j];
     if (use != NULL)
         use->compute += fixed;
-    double price = p->prices.compute * fixed + price_attention(&m, use, choice);
-    if (!m.by_layer)
-        price += price_kv_rows(&m, use, choice);
+    struct tdm_layer_cost cost = {.fixed =
+                                      p->prices.compute * fixed + price_attention(&m, use, choice)};
+    if (wanted)
+        tdm_price_rows(p, j, a, b, use, choice);
     for (int s = 0; s < TDM_STORES; s++)
         if (s != TDM_STORE_ATTENTION && tdm_set_has(TDM_SEARCHED_SET, (enum tdm_store)s))
-            price += price_store(&m, s, use, wanted ? chosen->kept[s] : NULL, chosen->held[s]);
-    return price;
+            cost.stores[s] =
+                price_store(&m, s, use, wanted ? chosen->kept[s] : NULL, chosen->held[s]);
+    return cost;
 }
 
 /* ---- inputs, groups ---- */
