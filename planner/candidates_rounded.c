@@ -207,6 +207,8 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     bool fixed[TDM_STATES];
     if (!tdm_rounded_duplicate(space, from, rounded))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    if (size != from->size)
+        rounded->prefetch = space->bases[size].prefetch;
     rounded->size = size;
     rounded->turns = 0;
     rounded->simulated = false;

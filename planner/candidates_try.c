@@ -107,6 +107,7 @@ enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t
                                  .group_count = schedule->group_count,
                                  .groups = groups,
                                  .rings = schedule->rings,
+                                 .prefetch = schedule->prefetch,
                                  .tiles = {schedule->head_tile_tokens, schedule->head_tile_tokens},
                                  .seconds = simulation.step_seconds,
                                  .fits = true};

@@ -268,7 +268,7 @@ static void prepare(struct lane_clocks *c)
     double h2d = tdm_machine_link_rate(machine, TDM_LINK_H2D);
     double d2h = tdm_machine_link_rate(machine, TDM_LINK_D2H);
     uint32_t stash = (uint32_t)smaller(schedule->rings.stashed, c->n);
-    c->depth = (uint32_t)smaller(c->e->base->prefetch, c->n - 1);
+    c->depth = (uint32_t)smaller(schedule->prefetch, c->n - 1);
     c->copy_seconds = machine->copy_seconds;
     c->to_device = 1 / h2d;
     c->to_host = 1 / d2h;

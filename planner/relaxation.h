@@ -63,6 +63,10 @@
 /* The same for chunks on their way to the host. */
 #define TDM_MOST_STASHED 8u
 
+/* The fewest bodies by which fetches run ahead that a search tries, unless their number is pinned.
+ */
+#define TDM_LEAST_AHEAD 1u
+
 struct tdm_relaxation;
 
 /* A binding row: how much one more GiB, or one second less of copies, lowers the bound. */

@@ -123,7 +123,9 @@ static void ring_bytes(const struct tdm_relaxation *r, int kind, bool other,
                        double bytes[TDM_RINGS])
 {
     const struct tdm_estimator *e = r->pricing.e;
-    const double fetched = (double)smaller(e->base->prefetch, e->chunks - 1) + 1,
+    const double fetched =
+                     (double)smaller(smaller(e->base->prefetch, TDM_LEAST_AHEAD), e->chunks - 1) +
+                     1,
                  stashed = (double)smaller(e->base->rings.stashed, e->chunks);
     double *forward = &bytes[TDM_RINGS_FORWARD], *backward = &bytes[TDM_RINGS_BACKWARD];
     *forward = *backward = 0;

@@ -43,7 +43,7 @@ void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_ro
     struct tdm_schedule *schedule = space->schedule;
     schedule->order = rounded->order;
     schedule->chunk_tokens = space->bases[rounded->size].chunk_tokens;
-    schedule->prefetch = space->bases[rounded->size].prefetch;
+    schedule->prefetch = rounded->prefetch;
     schedule->optimizer.on = space->bases[rounded->size].optimizer.on;
     schedule->head_tile_tokens = rounded->tiles.safe;
     schedule->group_count = rounded->group_count;
@@ -81,7 +81,7 @@ struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
     }
     /* the other rings are the same in a search */
     key = tdm_memo_mix_pair(key, rounded->rings.weights, rounded->rings.optimizer);
-    key = tdm_memo_mix_word(key, rounded->rings.stashed);
+    key = tdm_memo_mix_pair(key, rounded->rings.stashed, rounded->prefetch);
     for (uint32_t g = 0; g < rounded->group_count; g++) {
         const struct tdm_group *group = &rounded->groups[g];
         key = tdm_memo_mix_pair(key, group->layers, group->kept_from_chunk);
@@ -107,6 +107,7 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
     *rounded = (struct tdm_rounded){.size = size,
                                     .order = order,
                                     .rings = space->bases[size].rings,
+                                    .prefetch = space->bases[size].prefetch,
                                     .tiles = {.safe = tile, .large = tile}};
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)

@@ -165,6 +165,12 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
 {
     const uint32_t layers = s->space->schedule->model->layers;
     *state = FILL_NOTHING;
+    if (change >= AHEAD_CHANGES) {
+        const uint32_t most = s->space->bases[s->point.size].prefetch, before = s->point.prefetch;
+        const uint32_t ahead = change == AHEAD_CHANGES ? before / 2 : 2 * before;
+        s->point.prefetch = ahead < TDM_LEAST_AHEAD ? TDM_LEAST_AHEAD : ahead > most ? most : ahead;
+        return s->limits->deep && !s->space->pins->has_prefetch && s->point.prefetch != before;
+    }
     if (change >= STASHED_CHANGES) {
         uint32_t *slots = &s->point.rings.stashed, before = *slots;
         *slots = tdm_rounding_stashed(s, change == STASHED_CHANGES ? before / 2 : 2 * before);
