@@ -100,8 +100,9 @@ static void travel_home(struct tdm_local_search *s)
         return;
     }
     int state, with = (int)draw(s, FILLS + 1);
-    if (tdm_rounding_change_home(s, draw(s, s->limits->deep ? HOME_CHANGES : STASHED_CHANGES), &state) && with < FILL_NOTHING &&
-        with != state && !s->limits->fixed_homes[with])
+    if (tdm_rounding_change_home(s, draw(s, s->limits->deep ? HOME_CHANGES : STASHED_CHANGES),
+                                 &state) &&
+        with < FILL_NOTHING && with != state && !s->limits->fixed_homes[with])
         tdm_rounding_fill(s, with);
 }
 
