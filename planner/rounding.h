@@ -21,7 +21,7 @@ struct tdm_rounded {
     struct tdm_group *groups; /* owned; space for one per layer */
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
-    uint32_t prefetch;
+    uint32_t prefetch; /* bodies by which fetches run ahead */
     struct tdm_tiles tiles;
     double seconds, likely_seconds; /* as estimated */
     double cost;                    /* with a charge for copies that may stall */
@@ -45,9 +45,9 @@ struct tdm_rounding_limits {
     bool evenly;   /* begins with layers that keep all, on the host or not, each kind spread evenly;
                       where these are slow, nothing is found: it does not fit */
     double evenly_cost; /* of the best schedule known: such layers may cost a little more */
-    bool stashes;       /* changes the number of slots for chunks on their way to the host, too, and
-                           of fetches that run ahead */
-    bool deep;          /* the same, and moves of homes together with what fills the memory */
+    bool stashes;       /* changes the number of slots for chunks on their way to the host, too */
+    bool deep; /* changes how far fetches run ahead, too, and moves homes together with what
+                  fills the memory */
     unsigned most_estimates;
     unsigned travelled;   /* points of a walk that leaves local optima */
     unsigned walk;        /* its number: each takes other moves */
