@@ -1065,8 +1065,10 @@ static void test_update_place(void **state)
     }
     print_message("updates on the device %.6f s, on the host %.6f s, free %.6f s\n", seconds[0],
                   seconds[1], seconds[2]);
-    /* a search of one place has more starts; the host is not taken for less than a millisecond */
-    assert_true(seconds[2] <= fmin(seconds[0], seconds[1] + 1e-3) * 1.001);
+    /* a search of one place has more starts; the host is not taken for less than a millisecond, or
+     * 0.3% of the step */
+    const double on_host = seconds[1] + fmax(1e-3, 3e-3 * seconds[0]);
+    assert_true(seconds[2] <= fmin(seconds[0], on_host) * 1.001);
     assert_true(bound <= fmin(seconds[0], seconds[1]) * (1 + 1e-9));
 }
 
