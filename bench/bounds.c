@@ -7,14 +7,18 @@
  *                  [--memory GIB]... [--host-memory GIB]... [--without HEURISTIC]... [--quiet]
  *
  * It prints one line for each cell of every model and optimizer given: the simulated time of the
- * step that was found, the lower bound of any schedule's step, the gap between them, and the
- * seconds of processor time that planning took, validation included. Then it prints the share of
- * cells with a gap of at most 1% and 3%, and the memory that planning took. --without switches a
- * HEURISTIC off, to see what it gains: enumeration, rounding, structure, fine or polish.
+ * step that was found, the lower bound of any schedule's step, the gap between them, the seconds of
+ * processor time that planning took, validation included, and by how much the estimate that the
+ * search follows differs from the simulated time ("-" for steps of which estimates are rough). Then
+ * it prints the share of cells with a gap of at most 1% and 3%, and the memory that planning took.
+ * --without switches a HEURISTIC off, to see what it gains: enumeration, rounding, structure, fine
+ * or polish.
  */
 #include "base/units.h"
+#include "planner/estimate.h"
 #include "planner/request.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +44,8 @@ struct options {
 };
 
 struct summary {
-    unsigned cells, infeasible, within1, within3;
-    double worst_gap, sum_gap, slowest, sum_seconds;
+    unsigned cells, infeasible, within1, within3, estimated;
+    double worst_gap, sum_gap, slowest, sum_seconds, worst_off, sum_off;
 };
 
 static double now(void)
@@ -51,10 +55,35 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* The estimate of a schedule over its simulated seconds, less 1; NAN: estimates are rough. */
+static enum tdm_status estimate_off(const struct tdm_schedule *schedule, double simulated_seconds,
+                                    double *off, struct tdm_error *err)
+{
+    struct tdm_estimator *estimator;
+    struct tdm_estimate estimate;
+    enum tdm_status status = tdm_estimator_new(schedule, &estimator, err);
+    *off = NAN;
+    if (status != TDM_OK)
+        return status;
+    tdm_estimate(estimator, schedule, &estimate);
+    if (tdm_estimator_knows_lanes(estimator))
+        *off = estimate.likely_seconds / simulated_seconds - 1;
+    tdm_estimator_free(estimator);
+    return TDM_OK;
+}
+
+static const char *show_off(double off, char out[TDM_FORMAT_SIZE])
+{
+    if (isnan(off))
+        return "-";
+    snprintf(out, TDM_FORMAT_SIZE, "%+.2f%%", 100 * off);
+    return out;
+}
+
 static enum tdm_status plan_cell(const struct options *o, struct summary *sum,
                                  struct tdm_error *err)
 {
-    char context[TDM_FORMAT_SIZE];
+    char context[TDM_FORMAT_SIZE], shown[TDM_FORMAT_SIZE];
     struct tdm_schedule *schedule;
     struct tdm_pins pins;
     struct tdm_search search = {0};
@@ -65,7 +94,9 @@ static enum tdm_status plan_cell(const struct options *o, struct summary *sum,
     pins.without = o->without;
     double start = now();
     status = tdm_candidates_search(schedule, &pins, &search, err);
-    double took = now() - start;
+    double took = now() - start, off = NAN;
+    if (status == TDM_OK)
+        status = estimate_off(schedule, search.simulation.step_seconds, &off, err);
     if (status == TDM_INFEASIBLE) {
         sum->infeasible++;
     } else if (status == TDM_OK) {
@@ -74,6 +105,9 @@ static enum tdm_status plan_cell(const struct options *o, struct summary *sum,
         sum->within3 += search.gap <= 0.03;
         sum->sum_gap += search.gap;
         sum->worst_gap = search.gap > sum->worst_gap ? search.gap : sum->worst_gap;
+        sum->estimated += !isnan(off);
+        sum->sum_off += isnan(off) ? 0 : fabs(off);
+        sum->worst_off = fmax(sum->worst_off, fabs(off)); /* fmax() passes over NAN */
     }
     sum->slowest = took > sum->slowest ? took : sum->slowest;
     sum->sum_seconds += took;
@@ -82,9 +116,9 @@ static enum tdm_status plan_cell(const struct options *o, struct summary *sum,
                tdm_format_tokens(r->context, context), (unsigned long long)(r->memory_bytes / GIB),
                (unsigned long long)(r->host_memory_bytes / GIB));
         if (status == TDM_OK)
-            printf("%11.4f %11.4f %6.2f%% %6.2f  %s, %u groups, chunks of %s\n",
+            printf("%11.4f %11.4f %6.2f%% %6.2f %7s  %s, %u groups, chunks of %s\n",
                    search.simulation.step_seconds, search.bound_seconds, 100 * search.gap, took,
-                   tdm_order_name(schedule->order), schedule->group_count,
+                   show_off(off, shown), tdm_order_name(schedule->order), schedule->group_count,
                    tdm_format_tokens(schedule->chunk_tokens, context));
         else
             printf("%11s %11s %7s %6.2f\n", "-", "-", "-", took);
@@ -214,8 +248,8 @@ int main(int argc, char **argv)
     if (o->optimizer_count == 0)
         o->optimizers[o->optimizer_count++] = TDM_OPTIMIZER_ADAMW;
     if (!o->quiet)
-        printf("%-13s %-18s %7s %6s %6s %11s %11s %7s %6s\n", "model", "optimizer", "context",
-               "GiB", "host", "step s", "bound s", "gap", "took s");
+        printf("%-13s %-18s %7s %6s %6s %11s %11s %7s %6s %7s\n", "model", "optimizer", "context",
+               "GiB", "host", "step s", "bound s", "gap", "took s", "off");
     for (size_t k = 0; k < o->model_count * o->optimizer_count; k++) {
         o->request.model = o->models[k / o->optimizer_count];
         o->request.optimizer = o->optimizers[k % o->optimizer_count];
@@ -233,5 +267,8 @@ int main(int argc, char **argv)
         sum.cells, sum.infeasible, 100 * sum.within1 / cells, 100 * sum.within3 / cells,
         100 * sum.sum_gap / cells, 100 * sum.worst_gap,
         sum.sum_seconds / (sum.cells + sum.infeasible), sum.slowest, usage.ru_maxrss / 1024);
+    if (sum.estimated > 0)
+        printf("estimates of %u: off by %.2f%% in the mean, %.2f%% at most\n", sum.estimated,
+               100 * sum.sum_off / sum.estimated, 100 * sum.worst_off);
     return 0;
 }
