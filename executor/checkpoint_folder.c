@@ -235,8 +235,6 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         free(newest);
         if (status != TDM_OK || is_newest)
             return status;
-    }
-    if (follows) {
         tdm_fail(err, TDM_USAGE, "%s: has checkpoints up to step %" PRIu64, path, most);
         return tdm_hint(err,
                         "resume from the latest, or pass --force to replace those after step "
