@@ -54,6 +54,13 @@ static json_t *config_of(const struct sizes *x)
     return config;
 }
 
+/* Makes the vocabulary larger, so that the embedding has more elements than a layer: its state, and
+ * that of a head of its own, then pass in slices. */
+static void enlarge_vocabulary(struct sizes *x)
+{
+    x->vocabulary += 2 * (x->ratio + 1) * x->kv_heads * x->head_dim + 3 * x->intermediate;
+}
+
 static struct sizes large_sizes(struct tdm_dice *dice)
 {
     struct sizes x;
@@ -67,6 +74,8 @@ static struct sizes large_sizes(struct tdm_dice *dice)
     x.architecture = tdm_dice_roll(dice, 0, ARCHITECTURES - 1);
     x.window = tdm_dice_roll(dice, 20, 300);
     x.tied = tdm_dice_chance(dice, 50);
+    if (x.vocabulary % 16 == 0)
+        enlarge_vocabulary(&x);
     return x;
 }
 
@@ -86,6 +95,8 @@ static struct sizes wide_sizes(struct tdm_dice *dice, uint64_t turn)
     x.architecture = tdm_dice_roll(dice, 0, ARCHITECTURES - 1);
     x.window = tdm_dice_roll(dice, 1, 120);
     x.tied = tdm_dice_chance(dice, 50);
+    if (x.vocabulary % 2 == 0)
+        enlarge_vocabulary(&x);
     return x;
 }
 

@@ -5,6 +5,7 @@
 #include "schedule/learning_rate.h"
 #include "schedule/operands.h"
 #include "schedule/program.h"
+#include "schedule/slices.h"
 #include "schedule/tags.h"
 #include "tests/support/step_data.h"
 
@@ -105,7 +106,8 @@ static enum tdm_status keep_operands(struct lockstep_walk *w, const struct tdm_o
 static enum tdm_status poison_outputs(struct lockstep_walk *w, const struct tdm_op *op,
                                       struct tdm_error *err)
 {
-    const struct tdm_model *model = w->program->schedule->model;
+    const struct tdm_schedule *schedule = w->program->schedule;
+    const struct tdm_model *model = schedule->model;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++) {
         const struct tdm_access *access = &op->access[i];
@@ -113,7 +115,8 @@ static enum tdm_status poison_outputs(struct lockstep_walk *w, const struct tdm_
             continue;
         const struct tdm_buffer *buffer = &w->program->buffers[access->buffer];
         uint64_t first = lockstep_offset(buffer, access->first_slot);
-        if (!tdm_content_is_of_unit(access->after.content)) {
+        if (!tdm_content_is_of_unit(access->after.content) ||
+            tdm_is_sliced(schedule, access->after.content, access->after.layer)) {
             status = poison(w, buffer, first, access->slots * buffer->slot_bytes, err);
             continue;
         }

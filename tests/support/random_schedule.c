@@ -2,9 +2,10 @@
 /* Random models and schedules: a config.json in memory, then random values for all settings. */
 #include "tests/support/random_schedule.h"
 
-#include "schedule/optimizer.h"
 #include "ops/selector_fields.h"
+#include "schedule/optimizer.h"
 #include "schedule/schedule_check.h"
+#include "schedule/slices.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -221,13 +222,14 @@ static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedul
     homes[TDM_STATE_MASTER] = homes[TDM_STATE_MOMENTS] = *weights;
 }
 
-/* In some schedules the states that the rings pass are those of embedding and head alone. Separate
- * dice, as above. */
+/* In some schedules the states that the rings pass are those of embedding and head alone: mostly
+ * where they pass in slices, which few models have. Separate dice, as above. */
 static void random_end_homes(const struct tdm_dice *drawn, struct tdm_schedule *schedule)
 {
     struct tdm_dice dice;
     tdm_dice_seed(&dice, drawn->state[0] ^ 0x0908);
-    if (schedule->optimizer.on != TDM_DEVICE || !tdm_dice_chance(&dice, 15))
+    bool sliced = tdm_slice_count(schedule, tdm_model_embedding_unit(schedule->model)) > 1;
+    if (schedule->optimizer.on != TDM_DEVICE || !tdm_dice_chance(&dice, sliced ? 75 : 15))
         return;
     struct tdm_home ends = {schedule->model->layers, TDM_HOST, TDM_HOST};
     schedule->homes[TDM_STATE_MASTER] = schedule->homes[TDM_STATE_MOMENTS] = ends;
