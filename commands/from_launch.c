@@ -174,7 +174,8 @@ void tdm_from_name_fsdp(const struct tdm_from_reading *r)
         r->from->method = "fsdp";
 }
 
-/* accelerate and what is launched by it: int(os.environ.get("FSDP_VERSION", "1")). */
+/* accelerate and what is launched by it: int(os.environ.get("FSDP_VERSION", "1")); transformers,
+ * training_args.py: int(self.fsdp_config.get("version", 1)). */
 enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const char *path)
 {
     const json_t *config = json_object_get(r->root, "fsdp_config");
@@ -182,9 +183,9 @@ enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const ch
         json_object_get(config, "version") != NULL ||
         json_object_get(r->root, "fsdp_version") != NULL)
         return TDM_OK;
-    return tdm_from_lack(r, path,
-                         "without fsdp_version accelerate runs FSDP 1, which --set fsdp_version=1 "
-                         "predicts; else it is version 2");
+    r->from->fsdp_1 = true;
+    return tdm_from_note(r, path,
+                         "without fsdp_version accelerate runs FSDP 1, which is predicted");
 }
 
 static enum tdm_status read_distributed(const struct tdm_from_reading *r, const char *path,
@@ -231,8 +232,7 @@ static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
     if (tdm_from_is_off(json_object_get(r->root, "distributed_type")) &&
         json_object_get(r->root, "distributed_type") != NULL)
         r->from->gpus = 1; /* whatever num_processes says */
-    if (sharded && r->from->bf16)
-        return tdm_from_pair(r, "weights_dtype", "fp32");
+    r->from->widens_by = sharded && r->from->bf16 ? r->file : r->from->widens_by;
     return TDM_OK;
 }
 
