@@ -72,10 +72,11 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
     r->from->method = "fsdp";
-    for (size_t i = 0; i < json_array_size(value); i++)
+    enum tdm_status status = tdm_from_fsdp_version(r, path);
+    for (size_t i = 0; i < json_array_size(value) && status == TDM_OK; i++)
         if (tdm_from_is(json_array_get(value, i), "offload"))
-            return tdm_from_pair(r, "offload_policy", "cpu");
-    return tdm_from_fsdp_version(r, path);
+            status = tdm_from_pair(r, "offload_policy", "cpu");
+    return status;
 }
 
 static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,
@@ -176,13 +177,19 @@ static void settle_checkpoints(const struct tdm_from_reading *r)
 
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
+    enum tdm_status settled = TDM_OK;
     r->from->is_training = r->from->is_trainer = true;
     settle_checkpoints(r);
     r->from->adapters = has_adapter(r);
     if (!tdm_from_is_off(json_object_get(r->root, "reward_model")))
         r->from->batch = 2 * (r->from->batch > 0 ? r->from->batch : 1);
-    if (json_object_get(r->root, "fsdp_config") != NULL)
+    if (json_object_size(json_object_get(r->root, "fsdp_config")) > 0) { /* or it is left blank */
         r->from->method = "fsdp";
+        if (tdm_from_is_off(json_object_get(r->root, "fsdp")))
+            settled = tdm_from_fsdp_version(r, "fsdp_config");
+    }
+    if (settled != TDM_OK)
+        return settled;
     if (tdm_from_is(json_object_get(r->root, "adapter"), "qlora") &&
         tdm_from_is_off(json_object_get(r->root, "load_in_4bit")) &&
         tdm_from_is_off(json_object_get(r->root, "gptq")))
@@ -221,6 +228,8 @@ static const struct tdm_from_rule rules[] = {
     {"lora_embedding_kernel", LACK "predicted as PyTorch's operations"},
     {"lora_rank_pattern", REFUSE "one rank for all is known"},
     {"lora_alpha*", IGNORE NO_MEMORY},
+    {"use_auth_token", IGNORE NO_MEMORY},
+    {"flash_attn_fuse_qkv", LACK "predicted as three products"},
     {"lora_model_dir", IGNORE NO_MEMORY},
     {"lora_fan_in_fan_out", IGNORE NO_MEMORY},
     {"lora_on_cpu", IGNORE NO_MEMORY},

@@ -346,13 +346,38 @@ static enum tdm_status set_if_on(const struct tdm_from_reading *r, const struct 
                                   : append_pair(r, r->from->pairs, json_string(rule->to));
 }
 
+/* Of a folder that is elsewhere the last name, where a model has it; NULL: none has. */
+static const char *name_of_folder(const struct tdm_from_reading *r, const char *folder)
+{
+    char name[VALUE_BYTES];
+    size_t length = strlen(folder);
+    struct tdm_model *model;
+    struct tdm_error err;
+    while (length > 1 && folder[length - 1] == '/')
+        length--;
+    if (length >= sizeof(name) || strchr("/.~", folder[0]) == NULL)
+        return NULL;
+    snprintf(name, sizeof(name), "%.*s", (int)length, folder);
+    const char *last = strrchr(name, '/');
+    if (last == NULL || tdm_file_same(name, name) ||
+        tdm_model_load(last + 1, &model, &err) != TDM_OK)
+        return NULL;
+    tdm_model_free(model);
+    return tdm_from_keep(r, last + 1);
+}
+
 enum tdm_status tdm_from_read_model(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
     if (!json_is_string(value))
         return tdm_from_bad(r, path, value, "expected a name or a folder");
-    r->from->model = tdm_from_keep(r, json_string_value(value));
-    return r->from->model != NULL ? TDM_OK : no_memory(r);
+    const char *named = name_of_folder(r, json_string_value(value));
+    r->from->model = named != NULL ? named : tdm_from_keep(r, json_string_value(value));
+    if (r->from->model == NULL)
+        return no_memory(r);
+    return named == NULL
+               ? TDM_OK
+               : tdm_from_note(r, path, "no such folder is here: the model of that name is taken");
 }
 
 static enum tdm_status read_degree(const struct tdm_from_reading *r,
