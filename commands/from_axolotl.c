@@ -23,6 +23,45 @@ static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char
                : tdm_from_bad(r, path, value, "lora and qlora are known");
 }
 
+static const char *const kernels[] = {"lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"};
+enum { KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+
+/* Does Axolotl fuse all adapters, as Unsloth does without dropout? It switches its kernels on where
+ * nothing is said of them (utils/schemas/config.py `check_auto_enable_lora_kernels`). */
+static bool fuses_adapters(const struct tdm_from_reading *r)
+{
+    static const char *const without[] = {"rl",
+                                          "load_in_8bit",
+                                          "gptq",
+                                          "lora_dropout",
+                                          "trust_remote_code",
+                                          "peft_use_dora",
+                                          "torch_compile",
+                                          "reward_model"};
+    const json_t *config = json_object_get(r->root, "fsdp_config"),
+                 *version = json_object_get(r->root, "fsdp_version");
+    unsigned said = 0, on = 0;
+    for (size_t i = 0; i < KERNELS; i++) {
+        const json_t *value = json_object_get(r->root, kernels[i]);
+        said += value != NULL && !json_is_null(value);
+        on += json_is_true(value);
+    }
+    for (size_t i = 0; i < sizeof(without) / sizeof(without[0]); i++)
+        if (!tdm_from_is_off(json_object_get(r->root, without[i])))
+            return false;
+    return on == KERNELS ||
+           (said == 0 && (json_object_size(config) == 0 || json_integer_value(version) == 2));
+}
+
+static enum tdm_status read_kernel(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    return fuses_adapters(r) ? tdm_from_note(r, path, "predicted as Unsloth's function")
+                             : tdm_from_lack(r, path, "Axolotl's kernel of LoRA keeps less");
+}
+
 /* Keys of adapters and quantized weights have no effect without an adapter. */
 static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const char *path,
                                        const json_t *value)
@@ -37,9 +76,9 @@ static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const c
         {"load_in_8bit", ON "load_in_8bit=true"},
         {"gptq", ON "quantization=gptq"},
         {"peft_use_dora", ON "use_dora=yes"},
-        {"lora_mlp_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
-        {"lora_qkv_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
-        {"lora_o_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
+        {"lora_mlp_kernel", READ(read_kernel)},
+        {"lora_qkv_kernel", READ(read_kernel)},
+        {"lora_o_kernel", READ(read_kernel)},
         {.key = NULL},
     };
     return has_adapter(r) ? tdm_from_apply_rules(r, named, path, value)
@@ -198,6 +237,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     enum tdm_status status = tdm_from_liger_parts(r, r->root, "liger_", "glu_activation", false);
     if (status == TDM_OK)
         status = settle_scales(r);
+    if (status == TDM_OK && has_adapter(r) && fuses_adapters(r))
+        status = tdm_from_quiet_pair(r, "lora_kernels", "unsloth");
     return status == TDM_OK ? settle_trainer(r) : status;
 }
 

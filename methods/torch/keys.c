@@ -761,11 +761,7 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
                        : torch->compile != TDM_COMPILE_NO         ? "compile"
                        : torch->code != TDM_CODE_TRANSFORMERS     ? "model_code"
                        : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
-                       : (model->parts & (TDM_PART_JOINT_QKV | TDM_PART_GATED_ATTENTION |
-                                          TDM_PART_FALCON_H1 | TDM_PART_PLAIN_MLP)) != 0 ||
-                               tdm_model_other_mixer(model) != NULL
-                           ? model->architecture
-                           : NULL;
+                                                                  : NULL;
     if (what == NULL)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--set lora_kernels: Unsloth's functions with %s are not modelled",
