@@ -121,23 +121,78 @@ static bool has_key(const struct tdm_method *method, const struct tdm_setting_li
     return false;
 }
 
-/* Does the wrapper cast adapters as all else, so that the key "lora" has no effect? */
-static bool is_vain(const struct tdm_method *method, const struct tdm_method_key *key)
+/* The value of a key: of the command line first, then of the files. NULL: nobody says it. */
+static const char *said(const struct tdm_from *from, const struct tdm_method *method,
+                        const struct tdm_setting_list *list, const char *name)
 {
+    const json_t *const files[] = {from->pairs, from->quiet};
+    const char *value;
+    size_t k;
+    for (size_t i = 0; i < list->count; i++)
+        if (tdm_method_read_pair(method, list->pairs[i], &k, &value) &&
+            strcmp(tdm_method_key(method, k)->name, name) == 0)
+            return value;
+    for (unsigned f = 0; f < 2; f++)
+        for (size_t i = 0; i < json_array_size(files[f]); i++)
+            if (tdm_method_read_pair(method, json_string_value(json_array_get(files[f], i)), &k,
+                                     &value) &&
+                strcmp(tdm_method_key(method, k)->name, name) == 0)
+                return value;
+    return NULL;
+}
+
+static bool says(const struct tdm_from *from, const struct tdm_method *method,
+                 const struct tdm_setting_list *list, const char *name, const char *value)
+{
+    const char *found = said(from, method, list, name);
+    return found != NULL && strcmp(found, value) == 0;
+}
+
+/* Has the key no effect: on the dtype of adapters, where the wrapper casts them as all else, as it
+ * does but for LoRA of FSDP 1; and on how FSDP 1 loads, elsewhere? */
+static bool is_vain(const struct tdm_from *from, const struct tdm_method *method,
+                    const struct tdm_setting_list *list, const struct tdm_method_key *key)
+{
+    const bool first = says(from, method, list, "fsdp_version", "1");
+    const char *adapter = said(from, method, list, "peft_type");
+    if (strcmp(key->name, "sync_module_states") == 0)
+        return !first;
     return method->wrapper != NULL && method->wrapper->mixes_precision &&
-           strcmp(key->name, "lora") == 0;
+           (!first || (adapter != NULL && strcmp(adapter, "LORA") != 0)) &&
+           (strcmp(key->name, "lora") == 0 || strcmp(key->name, "autocast") == 0);
+}
+
+/* transformers before 4.53 calls the wrapped layer in its checkpoint, later versions call the
+ * checkpoint in the layer (GradientCheckpointingLayer). */
+static bool checkpoints_units(const struct tdm_from *from, const struct tdm_method *method,
+                              const struct tdm_setting_list *list)
+{
+    unsigned major = 0, minor = 0;
+    const char *version = said(from, method, list, "transformers");
+    return from->model_checkpoints && version != NULL &&
+           sscanf(version, "%u.%u", &major, &minor) == 2 &&
+           (major < 4 || (major == 4 && minor < 53)) &&
+           says(from, method, list, "fsdp_version", "1") &&
+           says(from, method, list, "checkpointing", "on-reentrant") &&
+           said(from, method, list, "checkpoint_of") == NULL;
 }
 
 /* Pairs that are left out in silence where the method lacks them. */
 static enum tdm_status apply_quiet(struct tdm_from *from, const struct tdm_method *method,
-                                   struct tdm_error *err)
+                                   const struct tdm_setting_list *list, struct tdm_error *err)
 {
+    const struct tdm_from_reading r = {.from = from, .file = method->name, .err = err};
+    if (checkpoints_units(from, method, list)) {
+        enum tdm_status status = tdm_from_quiet_pair(&r, "checkpoint_of", "units");
+        if (status != TDM_OK)
+            return status;
+    }
     for (size_t i = 0; i < json_array_size(from->quiet); i++) {
         json_t *pair = json_array_get(from->quiet, i);
         const char *value;
         size_t k;
         if (tdm_method_read_pair(method, json_string_value(pair), &k, &value) &&
-            !is_vain(method, tdm_method_key(method, k)) &&
+            !is_vain(from, method, list, tdm_method_key(method, k)) &&
             json_array_append(from->pairs, pair) != 0)
             return tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     }
@@ -148,7 +203,7 @@ enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *m
                                struct tdm_setting_list *list, struct tdm_error *err)
 {
     const struct tdm_from_reading r = {.from = from, .file = method->name, .err = err};
-    enum tdm_status status = apply_quiet(from, method, err);
+    enum tdm_status status = apply_quiet(from, method, list, err);
     for (size_t i = 0; i < json_array_size(from->pairs) && status == TDM_OK; i++) {
         const char *pair = json_string_value(json_array_get(from->pairs, i)), *value;
         size_t k;

@@ -23,6 +23,45 @@ static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char
                : tdm_from_bad(r, path, value, "lora and qlora are known");
 }
 
+static const char *const kernels[] = {"lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"};
+enum { KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+
+/* Does Axolotl fuse all adapters, as Unsloth does without dropout? It switches its kernels on where
+ * nothing is said of them (utils/schemas/config.py `check_auto_enable_lora_kernels`). */
+static bool fuses_adapters(const struct tdm_from_reading *r)
+{
+    static const char *const without[] = {"rl",
+                                          "load_in_8bit",
+                                          "gptq",
+                                          "lora_dropout",
+                                          "trust_remote_code",
+                                          "peft_use_dora",
+                                          "torch_compile",
+                                          "reward_model"};
+    const json_t *config = json_object_get(r->root, "fsdp_config"),
+                 *version = json_object_get(r->root, "fsdp_version");
+    unsigned said = 0, on = 0;
+    for (size_t i = 0; i < KERNELS; i++) {
+        const json_t *value = json_object_get(r->root, kernels[i]);
+        said += value != NULL && !json_is_null(value);
+        on += json_is_true(value);
+    }
+    for (size_t i = 0; i < sizeof(without) / sizeof(without[0]); i++)
+        if (!tdm_from_is_off(json_object_get(r->root, without[i])))
+            return false;
+    return on == KERNELS ||
+           (said == 0 && (json_object_size(config) == 0 || json_integer_value(version) == 2));
+}
+
+static enum tdm_status read_kernel(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    return fuses_adapters(r) ? tdm_from_note(r, path, "predicted as Unsloth's function")
+                             : tdm_from_lack(r, path, "Axolotl's kernel of LoRA keeps less");
+}
+
 /* Keys of adapters and quantized weights have no effect without an adapter. */
 static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const char *path,
                                        const json_t *value)
@@ -37,9 +76,9 @@ static enum tdm_status read_of_adapter(const struct tdm_from_reading *r, const c
         {"load_in_8bit", ON "load_in_8bit=true"},
         {"gptq", ON "quantization=gptq"},
         {"peft_use_dora", ON "use_dora=yes"},
-        {"lora_mlp_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
-        {"lora_qkv_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
-        {"lora_o_kernel", LACK "Axolotl's kernel of LoRA keeps less"},
+        {"lora_mlp_kernel", READ(read_kernel)},
+        {"lora_qkv_kernel", READ(read_kernel)},
+        {"lora_o_kernel", READ(read_kernel)},
         {.key = NULL},
     };
     return has_adapter(r) ? tdm_from_apply_rules(r, named, path, value)
@@ -72,10 +111,11 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
     r->from->method = "fsdp";
-    for (size_t i = 0; i < json_array_size(value); i++)
+    enum tdm_status status = tdm_from_fsdp_version(r, path);
+    for (size_t i = 0; i < json_array_size(value) && status == TDM_OK; i++)
         if (tdm_from_is(json_array_get(value, i), "offload"))
-            return tdm_from_pair(r, "offload_policy", "cpu");
-    return tdm_from_fsdp_version(r, path);
+            status = tdm_from_pair(r, "offload_policy", "cpu");
+    return status;
 }
 
 static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,
@@ -176,13 +216,19 @@ static void settle_checkpoints(const struct tdm_from_reading *r)
 
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
+    enum tdm_status settled = TDM_OK;
     r->from->is_training = r->from->is_trainer = true;
     settle_checkpoints(r);
     r->from->adapters = has_adapter(r);
     if (!tdm_from_is_off(json_object_get(r->root, "reward_model")))
         r->from->batch = 2 * (r->from->batch > 0 ? r->from->batch : 1);
-    if (json_object_get(r->root, "fsdp_config") != NULL)
+    if (json_object_size(json_object_get(r->root, "fsdp_config")) > 0) { /* or it is left blank */
         r->from->method = "fsdp";
+        if (tdm_from_is_off(json_object_get(r->root, "fsdp")))
+            settled = tdm_from_fsdp_version(r, "fsdp_config");
+    }
+    if (settled != TDM_OK)
+        return settled;
     if (tdm_from_is(json_object_get(r->root, "adapter"), "qlora") &&
         tdm_from_is_off(json_object_get(r->root, "load_in_4bit")) &&
         tdm_from_is_off(json_object_get(r->root, "gptq")))
@@ -191,6 +237,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     enum tdm_status status = tdm_from_liger_parts(r, r->root, "liger_", "glu_activation", false);
     if (status == TDM_OK)
         status = settle_scales(r);
+    if (status == TDM_OK && has_adapter(r) && fuses_adapters(r))
+        status = tdm_from_quiet_pair(r, "lora_kernels", "unsloth");
     return status == TDM_OK ? settle_trainer(r) : status;
 }
 
@@ -221,6 +269,8 @@ static const struct tdm_from_rule rules[] = {
     {"lora_embedding_kernel", LACK "predicted as PyTorch's operations"},
     {"lora_rank_pattern", REFUSE "one rank for all is known"},
     {"lora_alpha*", IGNORE NO_MEMORY},
+    {"use_auth_token", IGNORE NO_MEMORY},
+    {"flash_attn_fuse_qkv", LACK "predicted as three products"},
     {"lora_model_dir", IGNORE NO_MEMORY},
     {"lora_fan_in_fan_out", IGNORE NO_MEMORY},
     {"lora_on_cpu", IGNORE NO_MEMORY},

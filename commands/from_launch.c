@@ -174,17 +174,20 @@ void tdm_from_name_fsdp(const struct tdm_from_reading *r)
         r->from->method = "fsdp";
 }
 
-/* accelerate and what is launched by it: int(os.environ.get("FSDP_VERSION", "1")). */
+/* accelerate and what is launched by it: int(os.environ.get("FSDP_VERSION", "1")); transformers,
+ * training_args.py: int(self.fsdp_config.get("version", 1)). */
 enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const char *path)
 {
     const json_t *config = json_object_get(r->root, "fsdp_config");
-    if (json_object_get(config, "fsdp_version") != NULL ||
-        json_object_get(config, "version") != NULL ||
-        json_object_get(r->root, "fsdp_version") != NULL)
-        return TDM_OK;
-    return tdm_from_lack(r, path,
-                         "without fsdp_version accelerate runs FSDP 1, which --set fsdp_version=1 "
-                         "predicts; else it is version 2");
+    const json_t *const said[] = {json_object_get(config, "fsdp_version"),
+                                  json_object_get(config, "version"),
+                                  json_object_get(r->root, "fsdp_version")};
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++)
+        if (said[i] != NULL && !json_is_null(said[i]))
+            return TDM_OK;
+    r->from->fsdp_1 = true;
+    return tdm_from_note(r, path,
+                         "without fsdp_version accelerate runs FSDP 1, which is predicted");
 }
 
 static enum tdm_status read_distributed(const struct tdm_from_reading *r, const char *path,
@@ -206,9 +209,15 @@ static enum tdm_status read_precision(const struct tdm_from_reading *r, const ch
 {
     const json_t *backend = tdm_from_in(r, "fp8_config", "backend");
     bool float8 = tdm_from_is(value, "fp8");
+    if (tdm_from_is(value, "fp16")) { /* under autocast, but DeepSpeed's has masters of its own */
+        r->from->bf16 = true;
+        r->from->scales = !tdm_from_is(json_object_get(r->root, "distributed_type"), "DEEPSPEED");
+        return tdm_from_lack(r, path, "predicted as bf16, whose sizes are the same");
+    }
     if (!float8 && !tdm_from_is(value, "bf16"))
-        return tdm_from_is_off(value) ? TDM_OK
-                                      : tdm_from_bad(r, path, value, "bf16, fp8 and no are known");
+        return tdm_from_is_off(value)
+                   ? TDM_OK
+                   : tdm_from_bad(r, path, value, "bf16, fp16, fp8 and no are known");
     r->from->bf16 = true; /* what is not of 8 bits runs under autocast */
     if (!float8)
         return TDM_OK;
@@ -231,17 +240,12 @@ static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
     if (tdm_from_is_off(json_object_get(r->root, "distributed_type")) &&
         json_object_get(r->root, "distributed_type") != NULL)
         r->from->gpus = 1; /* whatever num_processes says */
-    if (sharded && r->from->bf16)
-        return tdm_from_pair(r, "weights_dtype", "fp32");
+    r->from->widens_by = sharded && r->from->bf16 ? r->file : r->from->widens_by;
     return TDM_OK;
 }
 
-/* accelerate 1.15, commands/config/config_args.py ClusterConfig; utils/dataclasses.py. */
-static const struct tdm_from_rule accelerate_rules[] = {
-    {"distributed_type", READ(read_distributed)},
-    {"num_processes", SAYS(GPUS)},
-    {"num_machines", SAYS(NODES)},
-    {"mixed_precision", READ(read_precision)},
+/* Keys of DeepSpeed and of FSDP, which the other kinds of training leave unread. */
+static const struct tdm_from_rule part_rules[] = {
     {"deepspeed_config.zero_stage", READ(tdm_from_read_stage)},
     {"deepspeed_config.deepspeed_config_file", READ(tdm_from_read_deepspeed)},
     {"deepspeed_config.gradient_accumulation_steps", SAYS(STEPS)},
@@ -254,7 +258,31 @@ static const struct tdm_from_rule accelerate_rules[] = {
     {"deepspeed_config.zero3_save_16bit_model", IGNORE "it is for saving"},
     {"deepspeed_config.deepspeed_*", IGNORE NO_MEMORY},
     {"deepspeed_config.seq_parallel_communication_data_type", IGNORE NO_MEMORY},
+    {"deepspeed_config.*", IGNORE "accelerate reads no such key there"},
     {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
+    {.key = NULL},
+};
+
+static enum tdm_status read_part(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    const json_t *type = json_object_get(r->root, "distributed_type");
+    const bool deepspeed = tdm_from_begins(path, "deepspeed_config");
+    if (type != NULL && !tdm_from_is(type, deepspeed ? "DEEPSPEED" : "FSDP"))
+        return tdm_from_note(r, path,
+                             deepspeed ? "distributed_type is not DEEPSPEED"
+                                       : "distributed_type is not FSDP");
+    return tdm_from_apply_rules(r, part_rules, path, value);
+}
+
+/* accelerate 1.15, commands/config/config_args.py ClusterConfig; utils/dataclasses.py. */
+static const struct tdm_from_rule accelerate_rules[] = {
+    {"distributed_type", READ(read_distributed)},
+    {"num_processes", SAYS(GPUS)},
+    {"num_machines", SAYS(NODES)},
+    {"mixed_precision", READ(read_precision)},
+    {"deepspeed_config.*", READ(read_part)},
+    {"fsdp_config.*", READ(read_part)},
     {"parallelism_config.parallelism_config_dp_shard_size", IGNORE "all GPUs share the shards"},
     {"parallelism_config.parallelism_config_dp_replicate_size", SET "dp_replicate_size"},
     {"parallelism_config.parallelism_config_tp_size",

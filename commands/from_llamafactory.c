@@ -158,6 +158,7 @@ static const struct tdm_from_rule rules[] = {
     {"use_swanlab", IGNORE NO_MEMORY},
     {"swanlab_*", IGNORE NO_MEMORY},
     {"ray_*", IGNORE NO_MEMORY},
+    {"resources_per_worker*", IGNORE NO_MEMORY},
     {"rope_scaling", IGNORE NO_MEMORY},
     {"predict_with_generate", IGNORE "evaluation is not predicted"},
     {"*", TABLE(tdm_from_training_rules)},

@@ -29,9 +29,18 @@ static enum tdm_status read_version(const struct tdm_from_reading *r, const char
 {
     if (json_integer_value(value) == 2)
         return tdm_from_note(r, path, "fully_shard is predicted");
-    return json_integer_value(value) == 1
-               ? tdm_from_pair(r, "fsdp_version", "1")
-               : tdm_from_bad(r, path, value, "versions 1 and 2 are known");
+    if (json_integer_value(value) != 1)
+        return tdm_from_bad(r, path, value, "versions 1 and 2 are known");
+    r->from->fsdp_1 = true;
+    return tdm_from_note(r, path, "FullyShardedDataParallel is predicted");
+}
+
+/* Of FSDP 1 alone: fully_shard has no such argument. */
+static enum tdm_status read_sync(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    return json_is_true(value) ? tdm_from_quiet_pair(r, "sync_module_states", "yes")
+                               : tdm_from_note(r, path, "off");
 }
 
 /* accelerate, utils/dataclasses.py FullyShardedDataParallelPlugin; transformers, fsdp_config. */
@@ -47,7 +56,7 @@ const struct tdm_from_rule tdm_from_fsdp_rules[] = {
     {"state_dict_type", IGNORE "it is for saving"},
     {"final_state_dict_type", IGNORE "it is for saving"},
     {"use_orig_params", IGNORE NO_MEMORY},
-    {"sync_module_states", IGNORE NO_MEMORY},
+    {"sync_module_states", READ(read_sync)},
     {"cpu_ram_efficient_loading", IGNORE "shards are assumed to be loaded one by one"},
     {"cpu_offload_pin_memory", IGNORE NO_MEMORY},
     {"backward_prefetch*", IGNORE "as fully_shard has it"},

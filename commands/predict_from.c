@@ -196,6 +196,8 @@ enum tdm_status tdm_from_read_compile_mode(const struct tdm_from_reading *r, con
 enum tdm_status tdm_from_read_checkpoints(const struct tdm_from_reading *r, const char *path,
                                           const json_t *value)
 {
+    if (strcmp(path, "gradient_checkpointing") == 0 && json_is_true(value))
+        r->from->model_checkpoints = true;
     return read_switch(r, path, value, &r->from->checkpoints);
 }
 
@@ -344,13 +346,38 @@ static enum tdm_status set_if_on(const struct tdm_from_reading *r, const struct 
                                   : append_pair(r, r->from->pairs, json_string(rule->to));
 }
 
+/* Of a folder that is elsewhere the last name, where a model has it; NULL: none has. */
+static const char *name_of_folder(const struct tdm_from_reading *r, const char *folder)
+{
+    char name[VALUE_BYTES];
+    size_t length = strlen(folder);
+    struct tdm_model *model;
+    struct tdm_error err;
+    while (length > 1 && folder[length - 1] == '/')
+        length--;
+    if (length >= sizeof(name) || strchr("/.~", folder[0]) == NULL)
+        return NULL;
+    snprintf(name, sizeof(name), "%.*s", (int)length, folder);
+    const char *last = strrchr(name, '/');
+    if (last == NULL || tdm_file_same(name, name) ||
+        tdm_model_load(last + 1, &model, &err) != TDM_OK)
+        return NULL;
+    tdm_model_free(model);
+    return tdm_from_keep(r, last + 1);
+}
+
 enum tdm_status tdm_from_read_model(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
     if (!json_is_string(value))
         return tdm_from_bad(r, path, value, "expected a name or a folder");
-    r->from->model = tdm_from_keep(r, json_string_value(value));
-    return r->from->model != NULL ? TDM_OK : no_memory(r);
+    const char *named = name_of_folder(r, json_string_value(value));
+    r->from->model = named != NULL ? named : tdm_from_keep(r, json_string_value(value));
+    if (r->from->model == NULL)
+        return no_memory(r);
+    return named == NULL
+               ? TDM_OK
+               : tdm_from_note(r, path, "no such folder is here: the model of that name is taken");
 }
 
 static enum tdm_status read_degree(const struct tdm_from_reading *r,
@@ -563,21 +590,23 @@ static bool has_pair(const json_t *pairs, const char *pair)
     return false;
 }
 
-/* accelerate makes fp32 what is trained. Among shards of 4 bits all else is predicted in bf16, as
- * one dtype is known of a group. */
+/* Shards. accelerate makes fp32 what is trained (accelerator.py `prepare_model`,
+ * utils/fsdp_utils.py `fsdp2_prepare_model`), so a base under adapters stays as it is loaded. One
+ * dtype is known of a group of fully_shard, and adapters have it too. */
 static enum tdm_status settle_shards(const struct tdm_from_reading *r)
 {
     struct tdm_from *from = r->from;
-    bool sharded = from->method != NULL && strcmp(from->method, "fsdp") == 0;
-    if (!sharded || !has_pair(from->pairs, "load_in_4bit=true"))
-        return TDM_OK;
-    for (size_t i = json_array_size(from->pairs); i-- > 0;)
-        if (strcmp(json_string_value(json_array_get(from->pairs, i)), "weights_dtype=fp32") == 0) {
-            json_array_remove(from->pairs, i);
-            return tdm_from_lack(r, "mixed_precision",
-                                 "adapters beside quantized shards are predicted in bf16");
-        }
-    return TDM_OK;
+    const bool sharded = from->method != NULL && strcmp(from->method, "fsdp") == 0;
+    const struct tdm_from_reading naming = {.from = from, .file = from->widens_by, .err = r->err};
+    enum tdm_status status = TDM_OK;
+    if (from->widens_by != NULL && !from->adapters)
+        status = tdm_from_pair(&naming, "weights_dtype", "fp32");
+    else if (from->widens_by != NULL && !from->fsdp_1)
+        status = tdm_from_lack(&naming, "mixed_precision",
+                               "adapters beside sharded weights are predicted in bf16");
+    if (status == TDM_OK && from->fsdp_1 && sharded)
+        status = tdm_from_quiet_pair(r, "fsdp_version", "1");
+    return status;
 }
 
 /* The optimizer of a DeepSpeed config comes before the trainer's; and accelerate makes

@@ -39,7 +39,10 @@ struct tdm_from {
     bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
-    bool scales; /* gradients for fp16, under autocast */
+    bool fsdp_1; /* a file says FSDP 1, or FSDP of no version, which accelerate takes so */
+    const char *widens_by;  /* the file by which accelerate makes fp32 what is trained; or NULL */
+    bool model_checkpoints; /* gradient_checkpointing: those that the model calls */
+    bool scales;            /* gradients for fp16, under autocast */
 };
 
 /* Adds the value of one --from. TDM_USAGE: too many. */

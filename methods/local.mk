@@ -71,6 +71,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/keys.c \
 	methods/torch/layer.c \
 	methods/torch/litgpt.c \
+	methods/torch/lora_kernels.c \
 	methods/torch/losses.c \
 	methods/torch/mamba.c methods/torch/mamba.h \
 	methods/torch/model.c methods/torch/model.h \

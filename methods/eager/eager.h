@@ -254,7 +254,7 @@ struct tdm_eager {
     uint64_t most_moments; /* from this moment on, allocations fail as on a full device; 0: never */
     struct tdm_storage *newest;                    /* of the storages with a block */
     struct tdm_tensor_group gone[TDM_MOST_GROUPS]; /* live at the peak and freed since */
-    uint32_t gone_count;
+    uint32_t gone_count, gone_last; /* gone_last: to which of them a tensor was added last */
     struct tdm_eager_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS], *te_workspace;
     struct tdm_eager_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
     uint32_t cast_count;

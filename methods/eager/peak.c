@@ -41,19 +41,23 @@ static bool same_group(const struct tdm_tensor_group *group, const struct tdm_la
            (group->label.layer == TDM_NO_LAYER) == (label->layer == TDM_NO_LAYER);
 }
 
+/* *last is the number of the group that a tensor was added to before: the next one is often alike.
+ */
 static void add_to_group(const struct tdm_label *label, enum tdm_method_category category,
                          uint32_t tensors, uint64_t bytes, struct tdm_tensor_group *groups,
-                         uint32_t *count)
+                         uint32_t *count, uint32_t *last)
 {
-    struct tdm_tensor_group *group = groups;
-    while (group < groups + *count && !same_group(group, label, category))
-        group++;
-    if (group == groups + TDM_MOST_GROUPS)
+    uint32_t number = *last;
+    if (number >= *count || !same_group(&groups[number], label, category))
+        for (number = 0; number < *count; number++)
+            if (same_group(&groups[number], label, category))
+                break;
+    if (number == TDM_MOST_GROUPS)
         return;
-    if (group == groups + *count) {
-        *group = (struct tdm_tensor_group){.label = *label, .category = category};
-        (*count)++;
-    }
+    if (number == *count)
+        groups[(*count)++] = (struct tdm_tensor_group){.label = *label, .category = category};
+    *last = number;
+    struct tdm_tensor_group *group = &groups[number];
     if (group->label.layer != label->layer)
         group->label.layer = TDM_MANY_LAYERS;
     group->count += tensors;
@@ -62,7 +66,7 @@ static void add_to_group(const struct tdm_label *label, enum tdm_method_category
 
 /* Adds a storage to the groups of its labels, as it was at the peak. */
 static void add(const struct tdm_eager *m, const struct tdm_storage *storage,
-                struct tdm_tensor_group *groups, uint32_t *count)
+                struct tdm_tensor_group *groups, uint32_t *count, uint32_t *last)
 {
     enum tdm_method_category category =
         storage->changed > m->peak_moment ? storage->category_before : storage->category;
@@ -70,10 +74,10 @@ static void add(const struct tdm_eager *m, const struct tdm_storage *storage,
     for (unsigned i = 0; i < 2; i++)
         if ((i == 0) != second_before)
             add_to_group(&storage->label, category, storage->count - storage->second_count,
-                         storage->bytes - storage->second_bytes, groups, count);
+                         storage->bytes - storage->second_bytes, groups, count, last);
         else if (storage->second_count > 0)
             add_to_group(&storage->second_label, storage->second_category, storage->second_count,
-                         storage->second_bytes, groups, count);
+                         storage->second_bytes, groups, count, last);
 }
 
 void tdm_peak_note(struct tdm_eager *m)
@@ -96,7 +100,7 @@ void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage)
 {
     m->moment += storage->blocks;
     if (storage->taken <= m->peak_moment)
-        add(m, storage, m->gone, &m->gone_count);
+        add(m, storage, m->gone, &m->gone_count, &m->gone_last);
     if (storage->newer != NULL)
         storage->newer->older = storage->older;
     else
@@ -124,11 +128,11 @@ uint32_t tdm_eager_largest(const struct tdm_eager *m, struct tdm_tensor_group *g
                            uint32_t most)
 {
     struct tdm_tensor_group all[TDM_MOST_GROUPS];
-    uint32_t count = m->gone_count;
+    uint32_t count = m->gone_count, last = 0;
     memcpy(all, m->gone, count * sizeof(all[0]));
     for (const struct tdm_storage *s = m->newest; s != NULL; s = s->older)
         if (s->taken <= m->peak_moment)
-            add(m, s, all, &count);
+            add(m, s, all, &count, &last);
     tdm_sort_stable(all, count, sizeof(all[0]), larger_first);
     if (count > most)
         count = most;

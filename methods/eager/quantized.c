@@ -67,9 +67,14 @@ static void quantize_scales(struct tdm_eager *m, struct tdm_quantized *q)
     tdm_drop(m, scales);
 }
 
+static bool is_gptq(enum tdm_quantization kind)
+{
+    return kind == TDM_QUANTIZATION_GPTQ || kind == TDM_QUANTIZATION_GPTQ_TRITON;
+}
+
 static bool is_grouped(enum tdm_quantization kind)
 {
-    return kind == TDM_QUANTIZATION_GPTQ || kind == TDM_QUANTIZATION_AWQ;
+    return is_gptq(kind) || kind == TDM_QUANTIZATION_AWQ;
 }
 
 static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t rows,
@@ -88,11 +93,12 @@ static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t ro
         add_tensor(m, q, rows, FP32);
         break;
     case TDM_QUANTIZATION_GPTQ:
+    case TDM_QUANTIZATION_GPTQ_TRITON:
     case TDM_QUANTIZATION_AWQ:
         q->scales = tdm_size_mul(group == 0 ? 1 : tdm_size_ceil_div(columns, group), rows);
         add_tensor(m, q, q->scales / 2, INT8); /* zeros of 4 bits */
         add_tensor(m, q, q->scales, BF16);
-        if (q->kind == TDM_QUANTIZATION_GPTQ)
+        if (is_gptq(q->kind))
             add_tensor(m, q, columns, INT32); /* the group of each input */
         break;
     case TDM_QUANTIZATION_NONE:
@@ -150,7 +156,7 @@ bool tdm_quantized_is_cloned(const struct tdm_quantized *quantized)
 
 bool tdm_quantized_casts_results(const struct tdm_quantized *quantized)
 {
-    return quantized->kind != TDM_QUANTIZATION_GPTQ;
+    return !is_gptq(quantized->kind);
 }
 
 bool tdm_quantized_casts_first(const struct tdm_quantized *quantized)
@@ -207,6 +213,19 @@ static struct tdm_eager_value *input_gradient(struct tdm_eager *m, const struct 
     struct tdm_eager_value *x = tdm_value_new(m, edge->rows, edge->columns, grad->element_bytes);
     tdm_cublas(m);
     return x;
+}
+
+struct tdm_eager_value *tdm_quantized_wide(struct tdm_eager *m,
+                                           const struct tdm_eager_value *weight)
+{
+    const struct tdm_quantized *q = weight->quantized;
+    if (!is_nf4(q->kind))
+        return tdm_value_new(m, weight->rows, weight->columns, FP16);
+    struct tdm_eager_value *wide = tdm_value_new(m, weight->rows, weight->columns, BF16);
+    struct tdm_eager_value *scales =
+        q->kind == TDM_QUANTIZATION_NF4_DOUBLE ? tdm_value_new(m, q->scales, 1, FP32) : NULL;
+    tdm_drop(m, scales);
+    return wide;
 }
 
 static void nf4_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -313,12 +332,9 @@ static struct tdm_eager_value *gptq_product(struct tdm_eager *m, struct tdm_eage
     return y;
 }
 
-#define AWQ_ROWS 1024u /* up to so many, the kernel multiplies packed weights */
-#define AWQ_SPLITS 8u  /* sums of a result then, in fp32 */
-
 /* The weights in 16 bits, for the time of a product. */
-static void awq_backward(struct tdm_eager *m, struct tdm_node *node,
-                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+static void grouped_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     struct tdm_eager_value *weight = tdm_node_saved(m, node, 0);
     struct tdm_eager_value *wide = tdm_value_new(m, node->facts[0], node->facts[1], BF16);
@@ -328,10 +344,30 @@ static void awq_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, weight);
 }
 
+/* The weight is made in fp16 for the time of a product; packed, it is a saved tensor. */
+static struct tdm_eager_value *triton_product(struct tdm_eager *m, struct tdm_eager_value *x,
+                                              struct tdm_eager_value *weight)
+{
+    static const struct tdm_eager_op op = {"QuantLinearFunctionBackward", false, grouped_backward};
+    struct tdm_eager_value *input = tdm_cast(m, x, FP16);
+    struct tdm_node *node = frozen_node(m, &op, input, weight);
+    struct tdm_eager_value *wide = tdm_value_new(m, weight->rows, weight->columns, FP16);
+    struct tdm_eager_value *y = tdm_value_new(m, input->rows, weight->rows, FP16);
+    tdm_cublas(m);
+    tdm_drop(m, wide);
+    tdm_node_save(m, node, weight);
+    tdm_node_finish(m, node, y);
+    tdm_drop(m, input);
+    return y;
+}
+
+#define AWQ_ROWS 1024u /* up to so many, the kernel multiplies packed weights */
+#define AWQ_SPLITS 8u  /* sums of a result then, in fp32 */
+
 static struct tdm_eager_value *awq_product(struct tdm_eager *m, struct tdm_eager_value *x,
                                            struct tdm_eager_value *weight)
 {
-    static const struct tdm_eager_op op = {"AwqGemmFnBackward", false, awq_backward};
+    static const struct tdm_eager_op op = {"AwqGemmFnBackward", false, grouped_backward};
     struct tdm_eager_value *input = tdm_cast(m, x, FP16), *scratch;
     struct tdm_node *node = frozen_node(m, &op, input, weight);
     if (input->rows > AWQ_ROWS) {
@@ -368,6 +404,8 @@ struct tdm_eager_value *tdm_quantized_linear(struct tdm_eager *m, struct tdm_eag
         return int8_product(m, x, weight);
     case TDM_QUANTIZATION_AWQ:
         return with_bias(m, awq_product(m, x, weight), bias);
+    case TDM_QUANTIZATION_GPTQ_TRITON:
+        return with_bias(m, triton_product(m, x, weight), bias);
     case TDM_QUANTIZATION_GPTQ:
     case TDM_QUANTIZATION_NONE:
         break;

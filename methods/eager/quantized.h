@@ -9,7 +9,8 @@
  *   awq: gptqmodel 7.7, nn_modules/qlinear/gemm_awq.py (AwqGemmFn), and its kernel
  *     gemm_forward_cuda_fp32_reduce; AutoAWQ 0.2's WQLinearMMFunction is the same.
  *   gptq: AutoGPTQ, nn_modules/qlinear/qlinear_cuda_old.py, 4 bits, without its CUDA kernel, which
- *     is for fewer than 128 rows.
+ *     is for fewer than 128 rows; its kernel by Triton: qlinear_tritonv2.py,
+ *     triton_utils/dequant.py (QuantLinearFunction).
  */
 #ifndef TDM_METHODS_EAGER_QUANTIZED_H
 #define TDM_METHODS_EAGER_QUANTIZED_H
@@ -18,11 +19,13 @@
 
 enum tdm_quantization {
     TDM_QUANTIZATION_NONE,
-    TDM_QUANTIZATION_NF4,        /* bitsandbytes' 4 bits (fp4 takes the same), blocks of 64 */
-    TDM_QUANTIZATION_INT8,       /* bitsandbytes' LLM.int8() */
-    TDM_QUANTIZATION_GPTQ,       /* 4 bits in groups */
-    TDM_QUANTIZATION_AWQ,        /* the same, by AutoAWQ's kernels */
-    TDM_QUANTIZATION_NF4_DOUBLE, /* nf4 with bnb_4bit_use_double_quant: no value of the key */
+    TDM_QUANTIZATION_NF4,  /* bitsandbytes' 4 bits (fp4 takes the same), blocks of 64 */
+    TDM_QUANTIZATION_INT8, /* bitsandbytes' LLM.int8() */
+    TDM_QUANTIZATION_GPTQ, /* 4 bits in groups */
+    TDM_QUANTIZATION_AWQ,  /* the same, by AutoAWQ's kernels */
+    /* No values of the key: nf4 with bnb_4bit_use_double_quant, gptq by Triton's kernel. */
+    TDM_QUANTIZATION_NF4_DOUBLE,
+    TDM_QUANTIZATION_GPTQ_TRITON,
 };
 
 /* A frozen leaf of rows x columns. While it is made, the weight in bf16 is there too, unless it
@@ -54,6 +57,11 @@ bool tdm_quantized_is_cloned(const struct tdm_quantized *quantized);
 bool tdm_quantized_casts_results(const struct tdm_quantized *quantized);
 /* Does that layer cast before it scales? */
 bool tdm_quantized_casts_first(const struct tdm_quantized *quantized);
+
+/* A weight of 4 bits in 16 bits, as a new value, for products that fused code makes itself
+ * (lora_kernels): one scratch of scales of nf4 goes before it returns. */
+struct tdm_eager_value *tdm_quantized_wide(struct tdm_eager *m,
+                                           const struct tdm_eager_value *weight);
 
 /* x W^T + b. */
 struct tdm_eager_value *tdm_quantized_linear(struct tdm_eager *m, struct tdm_eager_value *x,

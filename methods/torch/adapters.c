@@ -255,6 +255,8 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
     tdm_label(m, module_names[p]);
     if (layer->down[p] == NULL || t->adapters_off)
         return scattered(t, p, tdm_torch_linear(m, t, x, weight, bias, weight->module));
+    if (p == TDM_PROJECTION_O && tdm_lora_kernels_take(t, layer, p))
+        return tdm_lora_kernels_output(m, t, layer, x);
     if (t->settings.adapter == TDM_ADAPTER_IA3)
         return scaled_projection(m, t, layer, p, x);
     if (t->settings.adapter == TDM_ADAPTER_LOHA || t->settings.adapter == TDM_ADAPTER_LOKR)

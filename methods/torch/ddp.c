@@ -126,33 +126,39 @@ static void divide_states(struct tdm_torch_model *t)
     }
 }
 
-/* DDP's constructor sends all parameters to the other ranks. They are joined into buffers of 250
- * MiB, of which two are in flight. A single parameter is sent without a copy.
- * torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
+void tdm_broadcast_join(struct tdm_broadcast *b, const struct tdm_eager_value *tensor)
+{
+    b->bytes += bytes_of(tensor);
+    b->count++;
+}
+
+void tdm_broadcast_send(struct tdm_torch_model *t, struct tdm_broadcast *b, bool last)
+{
+    if (b->bytes >= BROADCAST_BYTES || last) {
+        tdm_drop(t->m, b->on_the_way[0]);
+        b->on_the_way[0] = b->on_the_way[1];
+        b->on_the_way[1] = b->count > 1 ? new_bucket(t, b->bytes) : NULL;
+        b->bytes = b->count = 0;
+    }
+    for (unsigned i = 0; i < 2 && last; i++) {
+        tdm_drop(t->m, b->on_the_way[i]);
+        b->on_the_way[i] = NULL;
+    }
+}
+
+/* DDP's constructor sends all parameters to the other ranks. */
 static void broadcast_parameters(struct tdm_torch_model *t)
 {
-    struct tdm_eager_value *on_the_way[2] = {NULL, NULL};
-    uint64_t bytes = 0;
-    uint32_t count = 0;
+    struct tdm_broadcast sent = {.count = 0};
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         bool last = i + 1 == t->parameter_count;
-        bytes += bytes_of(t->parameters[i]);
-        count++;
+        tdm_broadcast_join(&sent, t->parameters[i]);
         for (unsigned f = 0; f < 2 && last; f++)
             if (t->frequencies[f] != NULL &&
-                t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
-                bytes += bytes_of(t->frequencies[f]);
-                count++;
-            }
-        if (bytes < BROADCAST_BYTES && !last)
-            continue;
-        tdm_drop(t->m, on_the_way[0]);
-        on_the_way[0] = on_the_way[1];
-        on_the_way[1] = count > 1 ? new_bucket(t, bytes) : NULL;
-        bytes = count = 0;
+                t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes)
+                tdm_broadcast_join(&sent, t->frequencies[f]);
+        tdm_broadcast_send(t, &sent, last);
     }
-    tdm_drop(t->m, on_the_way[0]);
-    tdm_drop(t->m, on_the_way[1]);
 }
 
 static void start(struct tdm_torch_model *t)

@@ -10,7 +10,8 @@
  * _use_low_precision_shard, unshard, _free_unsharded_flat_param, _get_unflat_views_unaligned),
  * _runtime_utils.py (_init_streams, _unshard, _reshard, _post_forward_reshard,
  * _post_backward_hook, _cast_grad_to_param_dtype, _post_backward_final_callback),
- * _limiter_utils.py. */
+ * _limiter_utils.py; _init_utils.py (_init_param_handle_from_module, _move_states_to_device,
+ * _sync_module_params_and_buffers), _flat_param.py (flatten_tensors, shard). */
 #include "base/size.h"
 #include "methods/torch/parts.h"
 
@@ -89,6 +90,54 @@ struct tdm_eager_value *tdm_fsdp1_parameter(struct tdm_torch_model *t, uint32_t 
     return f->wholes[number] = view;
 }
 
+static bool is_of(const struct tdm_torch_model *t, uint32_t number, const struct torch_flat *flat)
+{
+    return flat_of(t, number) == flat;
+}
+
+/* sync_module_states: the parameters are moved to the GPU one by one and sent to the other ranks,
+ * joined to the flat parameter, and go when the shard was copied from that. */
+static void divide_unit(struct tdm_torch_model *t, uint32_t group, const struct torch_flat *flat)
+{
+    const struct torch_fsdp *f = tdm_fsdp_of(t);
+    const struct tdm_fsdp_span span = f->spans[group];
+    struct tdm_broadcast sent = {.count = 0};
+    struct tdm_eager_value **moved =
+        calloc(span.end - span.first + 1, sizeof(struct tdm_eager_value *));
+    if (moved == NULL)
+        tdm_eager_no_memory(t->m);
+    for (uint32_t i = span.first; i < span.end; i++)
+        if (is_of(t, i, flat))
+            moved[i - span.first] = new_of(t, STREAM_COMPUTE, TDM_METHOD_WORKSPACE, "whole unit",
+                                           tdm_value_elements(f->wholes[i]), flat->shard_bytes);
+    for (uint32_t i = span.first; i < span.end; i++)
+        if (is_of(t, i, flat)) {
+            tdm_broadcast_join(&sent, moved[i - span.first]);
+            tdm_broadcast_send(t, &sent, false);
+        }
+    tdm_broadcast_send(t, &sent, true);
+    struct tdm_eager_value *joined = new_of(t, STREAM_COMPUTE, TDM_METHOD_WORKSPACE, "whole unit",
+                                            flat->elements, flat->shard_bytes);
+    struct tdm_eager_value *shard = t->parameters[flat->number];
+    tdm_value_occupy(t->m, shard);
+    tdm_drop(t->m, joined);
+    if (t->settings.fsdp.offload) /* flat_param_to(cpu) */
+        tdm_value_vacate(t->m, shard);
+    for (uint32_t i = span.first; i < span.end; i++)
+        tdm_drop(t->m, moved[i - span.first]);
+    free(moved);
+}
+
+/* Layers first, in each its adapters, which are units of their own; then the root. */
+static void divide_units(struct tdm_torch_model *t)
+{
+    const struct torch_fsdp *f = tdm_fsdp_of(t);
+    for (uint32_t group = 0; 2 * group < f->flat_count; group++)
+        for (unsigned trained = 2; trained-- > 0;)
+            if (f->flats[2 * group + trained].whole != NULL)
+                divide_unit(t, group, &f->flats[2 * group + trained]);
+}
+
 /* The shards: of each flat parameter, that of its first one stands for all. With CPUOffload the
  * gradients of all have pinned memory too, also those of frozen ones. */
 void tdm_fsdp1_start(struct tdm_torch_model *t)
@@ -104,13 +153,15 @@ void tdm_fsdp1_start(struct tdm_torch_model *t)
         t->parameters[i]->rows = 1;
         t->parameters[i]->columns = flat->share;
         uint64_t bytes = tdm_size_mul(flat->share, flat->shard_bytes);
-        if (!t->settings.fsdp.offload) {
+        if (t->settings.fsdp.offload) {
+            tdm_host_take_pinned(t->m, bytes);
+            tdm_host_take_pinned(t->m, bytes);
+        } else if (!t->settings.fsdp.moves_units) {
             tdm_value_occupy(t->m, t->parameters[i]);
-            continue;
         }
-        tdm_host_take_pinned(t->m, bytes);
-        tdm_host_take_pinned(t->m, bytes);
     }
+    if (t->settings.fsdp.moves_units)
+        divide_units(t);
 }
 
 /* Before the first forward all buffers are made once, and freed. */

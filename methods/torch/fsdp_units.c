@@ -299,6 +299,12 @@ static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sha
 static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
 static const struct tdm_key_need needs_units_again = {
     "without fsdp_version=1 and checkpointing=on-reentrant", runs_units_again};
+static bool is_version_1(const struct tdm_key_case *c)
+{
+    return is_sharded(c) && c->settings->torch.fsdp.version_1;
+}
+
+static const struct tdm_key_need needs_version_1 = {"without fsdp_version=1", is_version_1};
 static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
 
 const struct tdm_method_key tdm_keys_fsdp[] = {
@@ -319,6 +325,10 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
      tdm_key_read_choice, FIELD(torch.fsdp.reduce_dtype), .needs = {&needs_shards}},
     {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
      tdm_key_read_switch, FIELD(torch.fsdp.shards_on_gpu), .needs = {&needs_shards}},
+    {"sync_module_states", "no|yes", "no",
+     "of FSDP 1: units come from host memory whole, one after the other, and are sent to all ranks "
+     "and divided on the GPU, as a Trainer's are",
+     tdm_key_read_switch, FIELD(torch.fsdp.moves_units), .needs = {&needs_version_1}},
     {"offload_policy", "none|cpu", "none",
      "cpu: CPUOffloadPolicy, shards, their gradients and the optimizer in host memory",
      tdm_key_read_switch, FIELD(torch.fsdp.offload), .needs = {&needs_shards}},

@@ -314,8 +314,12 @@ static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
     const bool gated = (t->config->parts & TDM_PART_GATED_ATTENTION) != 0;
     if (gated)
         qkv[0] = gated_heads(m, t, layer, x, gate);
+    const bool together = !gated && tdm_lora_kernels_take(t, layer, TDM_PROJECTION_Q);
+    if (together)
+        tdm_lora_kernels_heads(m, t, layer, x, qkv);
     for (unsigned i = gated ? 1 : 0; i < 3; i++) {
-        qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (!together)
+            qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
         if (norms[i] != NULL && !later)
             tdm_label(m, qk_norms[i]);
         if (!whole)

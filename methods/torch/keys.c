@@ -302,6 +302,12 @@ static const struct tdm_key_need needs_liger = {"without liger's norms, rotation
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
+static bool has_gptq(const struct tdm_key_case *c)
+{
+    return c->settings->torch.quantization == TDM_QUANTIZATION_GPTQ;
+}
+
+static const struct tdm_key_need needs_gptq = {"without quantization=gptq", has_gptq};
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
 static const struct tdm_key_need needs_wide_products = {
     "without fp32 adapters (lora=peft, P_TUNING) or logits=chunked", has_wide_products};
@@ -529,6 +535,13 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
+    {"gptq_kernel", "cuda-old|triton", "cuda-old",
+     "products of quantization=gptq: cuda-old: unpacked by operations of PyTorch, and kept for the "
+     "backward; triton: by a kernel, for the time of each product",
+     tdm_key_read_switch, FIELD(torch.gptq_triton), .needs = {&needs_gptq}},
+    {"lora_kernels", "none|unsloth", "none",
+     "unsloth: its functions of q, k and v with their adapters, of the output and of the MLP with theirs",
+     tdm_key_read_choice, FIELD(torch.lora_kernels), .needs = {&tdm_need_lora}},
     {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
      FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
     {.name = NULL},
@@ -718,6 +731,44 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
     return tdm_hint(err, "without model_code the answer is for the code of transformers");
 }
 
+/* Where Unsloth's functions are modelled: LoRA on weights that are whole, of nf4 or of GPTQ. That
+ * of the MLP has neither dropout nor GPTQ. */
+static enum tdm_status check_lora_kernels(const struct tdm_model *model,
+                                          const struct tdm_torch_settings *torch,
+                                          struct tdm_error *err)
+{
+    const uint32_t mlp =
+        1u << TDM_PROJECTION_GATE | 1u << TDM_PROJECTION_UP | 1u << TDM_PROJECTION_DOWN;
+    const bool gptq = torch->quantization == TDM_QUANTIZATION_GPTQ;
+    if (torch->lora_rank == 0 || torch->lora_kernels == TDM_LORA_KERNELS_NONE)
+        return TDM_OK;
+    if ((torch->lora_targets & mlp) == mlp && model->experts.count == 0 &&
+        (torch->lora_dropout > 0 || gptq)) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set lora_kernels: Unsloth's function of the MLP does not run with %s",
+                 gptq ? "quantization=gptq" : "lora_dropout");
+        return tdm_hint(
+            err,
+            "take adapters of attention alone: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
+    }
+    const char *what = torch->adapter != TDM_ADAPTER_LORA ? "peft_type"
+                       : torch->dora                      ? "use_dora"
+                       : torch->quantization == TDM_QUANTIZATION_INT8 ||
+                               torch->quantization == TDM_QUANTIZATION_AWQ
+                           ? "this quantization"
+                       : torch->bnb_keeps_inputs                  ? "bnb_keeps_inputs"
+                       : torch->float8 != TDM_FLOAT8_NO           ? "float8_recipe"
+                       : torch->compile != TDM_COMPILE_NO         ? "compile"
+                       : torch->code != TDM_CODE_TRANSFORMERS     ? "model_code"
+                       : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
+                                                                  : NULL;
+    if (what == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--set lora_kernels: Unsloth's functions with %s are not modelled",
+             what);
+    return tdm_hint(err, "without lora_kernels the answer is for peft's own operations");
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -732,6 +783,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     enum tdm_status status = tdm_adapter_check(model, torch, err);
     if (status == TDM_OK)
         status = check_litgpt(model, torch, err);
+    if (status == TDM_OK)
+        status = check_lora_kernels(model, torch, err);
     if (status == TDM_OK)
         status = check_mixed(model, torch, settings->method->name, err);
     if (status != TDM_OK)

@@ -356,6 +356,8 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
         return plain_mlp(m, t, layer, x);
     if ((t->config->parts & TDM_PART_FALCON_H1) != 0)
         return multiplied_mlp(m, t, layer, x);
+    if (tdm_lora_kernels_take(t, layer, TDM_PROJECTION_GATE))
+        return tdm_torch_dropout(m, t, tdm_lora_kernels_mlp(m, t, layer, x));
     if (fuses_mlp(t))
         return tdm_torch_dropout(m, t, liger_mlp(m, t, layer, x));
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);

@@ -399,6 +399,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.peft = false;
     if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)
         t->settings.quantization = TDM_QUANTIZATION_NF4_DOUBLE;
+    if (settings->quantization == TDM_QUANTIZATION_GPTQ && settings->gptq_triton)
+        t->settings.quantization = TDM_QUANTIZATION_GPTQ_TRITON;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
     t->settings.flash_package =

@@ -109,6 +109,9 @@ enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM
 /* Its versions by what they do: later ones as 0.8; 0.5.3 to 0.6.0; all before 0.5. */
 enum tdm_liger_version { TDM_LIGER_NOW, TDM_LIGER_0_6_0, TDM_LIGER_0_4_2 };
 
+/* Functions that are an adapter and its product at once. */
+enum tdm_lora_kernels { TDM_LORA_KERNELS_NONE, TDM_LORA_KERNELS_UNSLOTH };
+
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
@@ -135,8 +138,10 @@ struct tdm_torch_settings {
     enum tdm_quantization quantization; /* of frozen projections */
     bool double_quantization;           /* of nf4 */
     uint64_t quantized_group;           /* of gptq and awq */
-    enum tdm_float8 float8;   /* products of projections of layers, torchao's Float8Linear */
-    bool bnb_keeps_inputs;    /* of nf4 */
+    enum tdm_float8 float8; /* products of projections of layers, torchao's Float8Linear */
+    bool bnb_keeps_inputs;  /* of nf4 */
+    bool gptq_triton;       /* its kernel keeps no weights in 16 bits */
+    enum tdm_lora_kernels lora_kernels;
     double lora_dropout;      /* of the input of an adapter; 0: none */
     uint32_t modules_to_save; /* bits of enum tdm_saved_module */
     bool rank_stabilised;     /* LoRA scaled by the root of its rank: the same memory */

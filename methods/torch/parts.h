@@ -242,6 +242,20 @@ struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct td
 struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer, enum tdm_projection p,
                                           struct tdm_eager_value *x);
+/* Is the projection, with its adapter, part of one of Unsloth's functions (lora_kernels.c)? The
+ * functions: q, k and v of x, by tokens; the output's projection; the MLP. */
+bool tdm_lora_kernels_take(const struct tdm_torch_model *t, const struct torch_layer *layer,
+                           enum tdm_projection p);
+void tdm_lora_kernels_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                            const struct torch_layer *layer, struct tdm_eager_value *x,
+                            struct tdm_eager_value *qkv[3]);
+struct tdm_eager_value *tdm_lora_kernels_output(struct tdm_eager *m,
+                                                const struct tdm_torch_model *t,
+                                                const struct torch_layer *layer,
+                                                struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_lora_kernels_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                             const struct torch_layer *layer,
+                                             struct tdm_eager_value *x);
 /* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
 bool tdm_torch_has_liger_rope(const struct tdm_model *config);
 /* q, k and v by heads, rotated (heads.c). Returns the gate of the output; NULL: there is none. */

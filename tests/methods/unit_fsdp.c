@@ -277,6 +277,26 @@ static struct tdm_method_prediction predict(const char *const *pairs, size_t cou
     "fsdp_version=1", "lora_rank=8", "lora_targets=q_proj", "logits=fused", \
         "checkpointing=on-reentrant"
 
+/* Units that were moved to the GPU whole leave blocks cached, and no bytes allocated: the root's
+ * parameters and its flat parameter, of embedding and head, are the largest. */
+static void units_that_come_whole_leave_blocks(void **state)
+{
+    static const char *const pairs[] = {"fsdp_version=1", "checkpointing=on", "lora_rank=8",
+                                        "sync_module_states=yes"};
+    const uint64_t root = UINT64_C(2) * 2 * 128256 * 4096;
+    struct tdm_method_prediction parts = predict_batch(pairs, 3, 8, 1),
+                                 whole = predict_batch(pairs, 4, 8, 1);
+    (void)state;
+    for (uint32_t i = 0; i < parts.count; i++) {
+        const struct tdm_torch_bytes *a = &parts.steps[i].torch.peak,
+                                     *b = &whole.steps[i].torch.peak;
+        assert_int_equal(a->requested, b->requested);
+        assert_in_range(b->reserved, a->reserved, a->reserved + 2 * root);
+        assert_true(b->reserved > 2 * root);
+    }
+    assert_true(whole.steps[0].torch.peak.reserved > parts.steps[0].torch.peak.reserved);
+}
+
 /* In the backward of the first of 32 layers, inputs of the others and their gradients are still
  * there, as hooks hold them: 30 more than in that of the last, for which the peak is otherwise. */
 static void hooks_of_frozen_units_hold_inputs(void **state)
@@ -488,6 +508,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_parameters_are_as_fsdp1_has_them),
         cmocka_unit_test(units_in_checkpoints_are_gathered_twice),
+        cmocka_unit_test(units_that_come_whole_leave_blocks),
         cmocka_unit_test(hooks_of_frozen_units_hold_inputs),
         cmocka_unit_test(adapters_of_peft_are_wide),
         cmocka_unit_test(order_is_as_torch_has_it),
