@@ -256,8 +256,15 @@ struct tdm_updates tdm_estimator_updates(const struct tdm_estimator *e, uint32_t
     return sum;
 }
 
-enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t *lengths,
-                                         struct tdm_error *err)
+/* Seconds of a backward with a set depend neither on homes nor on where updates run. */
+static void take_costs(struct tdm_estimator *e, const struct tdm_estimator *like, int set)
+{
+    for (uint32_t i = 0; i < e->layers * e->classes; i++)
+        e->costs[i].backward[set] = like->costs[i].backward[set];
+}
+
+enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct tdm_estimator *like,
+                                         const uint64_t *lengths, struct tdm_error *err)
 {
     struct profile profile = {.estimator = e};
     enum tdm_status status = TDM_OK;
@@ -272,7 +279,9 @@ enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t
         sequences[c].tokens = lengths[c];
     status = run_small_step(&profile, sequences, groups, TDM_SET_INPUT, err);
     for (int set = TDM_SET_ATTENTION_OUTPUT + 1; set < TDM_SETS; set++)
-        if (status == TDM_OK && e->base->pass == TDM_TRAIN)
+        if (like != NULL)
+            take_costs(e, like, set);
+        else if (status == TDM_OK && e->base->pass == TDM_TRAIN)
             status = run_small_step(&profile, sequences, groups, (enum tdm_set)set, err);
     for (uint32_t i = 0; i < e->layers * e->classes; i++) {
         struct layer_cost *cost = &e->costs[i];

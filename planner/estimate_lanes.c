@@ -39,6 +39,7 @@ void tdm_lanes_free(struct tdm_lanes *m)
     free(m->slice_shares);
     free(m->shares);
     free(m->stored);
+    free(m->prepared);
     free(m->x_sent);
     free(m->stored_sent);
     free(m->stream_free);
@@ -102,6 +103,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     ok &= (m->first_slice = calloc(units, sizeof(*m->first_slice))) != NULL;
     ok &= (m->slice_shares = calloc(updates, sizeof(*m->slice_shares))) != NULL;
     ok &= (m->stored = calloc(all, sizeof(*m->stored))) != NULL;
+    ok &= (m->prepared = calloc(layers, sizeof(*m->prepared))) != NULL;
     ok &= (m->x_sent = calloc(all + chunks, sizeof(double))) != NULL;
     ok &= (m->stored_sent = calloc(all, sizeof(double))) != NULL;
     ok &= (m->stream_free = calloc(chunks, sizeof(double))) != NULL;
@@ -190,6 +192,23 @@ static void find_layer(struct lane_clocks *c, const struct span *span, uint32_t 
     of_layer->into_row &= !top || tdm_is_far(group[1].input_place);
     of_layer->sends[0] = top && tdm_is_far(group[1].input_place);
     of_layer->sends[1] = !top && tdm_is_far(group->held_place);
+}
+
+/* Finds what the layers of a group do, unless that is known: most groups stay as they were. */
+static void find_group(struct lane_clocks *c, const struct span *span)
+{
+    struct lane_group *prepared = &c->m->prepared[span->first];
+    const enum tdm_place above = span->last ? TDM_DEVICE : span->group[1].input_place;
+    if (memcmp(&prepared->group, span->group, sizeof(*span->group)) == 0 &&
+        prepared->order == c->schedule->order && prepared->above == above &&
+        prepared->last == span->last)
+        return;
+    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        c->m->prepared[layer].group.layers = 0;
+        find_layer(c, span, layer);
+        find_stored(c, span, layer);
+    }
+    *prepared = (struct lane_group){*span->group, c->schedule->order, above, span->last};
 }
 
 static struct lane_copy copy_of(const struct lane_clocks *c, uint64_t slot_bytes, double share)
@@ -297,12 +316,11 @@ static void prepare(struct lane_clocks *c)
         c->state_slots[i] = (uint32_t)smaller(schedule->rings.optimizer, c->m->passes[i]);
     for (uint32_t g = 0, layer = 0, far = 0; g < schedule->group_count; g++) {
         struct span span = span_of(c->e, schedule, g, layer);
+        find_group(c, &span);
         for (; layer <= span.top; layer++) {
             c->m->spans[layer] = span;
             c->m->far_rows[layer] = far;
             far += far_kv(&span);
-            find_layer(c, &span, layer);
-            find_stored(c, &span, layer);
         }
     }
 }

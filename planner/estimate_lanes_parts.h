@@ -67,6 +67,14 @@ struct lane_rest {
     double forward, backward;
 };
 
+/* A group as it was prepared last: what its layers do depends on nothing else. */
+struct lane_group {
+    struct tdm_group group;
+    enum tdm_order order;
+    enum tdm_place above; /* of the input of the group above */
+    bool last;
+};
+
 /* A ring of chunk slots, in the order of their use. */
 struct lane_ring {
     double *free; /* [slots]: when each slot is free */
@@ -89,6 +97,7 @@ struct tdm_lanes {
     double *slice_shares;              /* of all slices: parts of their units' elements */
     double *shares;                    /* of their units' elements that streams.updates change */
     struct lane_stored *stored;        /* [layers * chunks] */
+    struct lane_group *prepared;       /* [layers]: the group that begins there; 0 layers: none */
     double *x_sent, *stored_sent; /* [layers * chunks]: when inputs and stores are on the host */
     double *stream_free;          /* [chunks]: until then a copy reads the row of the stream */
     double *slots;                /* of rings */

@@ -188,9 +188,9 @@ enum tdm_status tdm_estimator_count_classes(struct tdm_estimator *e, const uint3
                                             struct tdm_error *err);
 
 /* Takes the costs of a chunk of each class from small steps. `lengths`: tokens of a chunk of each
- * class. */
-enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const uint64_t *lengths,
-                                         struct tdm_error *err);
+ * class. `like`: as of tdm_estimator_new_like(). */
+enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct tdm_estimator *like,
+                                         const uint64_t *lengths, struct tdm_error *err);
 
 /* Sums of costs, one row for all layers with equal costs. `class_list` is [chunks]. */
 enum tdm_status tdm_estimator_sum_layers(struct tdm_estimator *e, const uint32_t *class_list,

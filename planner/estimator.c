@@ -97,6 +97,13 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_schedule *base, 
 enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **out,
                                   struct tdm_error *err)
 {
+    return tdm_estimator_new_like(base, NULL, out, err);
+}
+
+enum tdm_status tdm_estimator_new_like(const struct tdm_schedule *base,
+                                       const struct tdm_estimator *like, struct tdm_estimator **out,
+                                       struct tdm_error *err)
+{
     uint64_t chunks = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++)
         chunks = tdm_size_add(chunks, tdm_estimator_chunks_of(base, s));
@@ -128,7 +135,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     if (status == TDM_OK)
         status = tdm_estimator_count_classes(e, class_list, err);
     if (status == TDM_OK)
-        status = tdm_estimator_find_costs(e, lengths, err);
+        status = tdm_estimator_find_costs(e, like, lengths, err);
     if (status == TDM_OK)
         status = tdm_estimator_sum_layers(e, class_list, err);
     if (status == TDM_OK) {

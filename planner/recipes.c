@@ -143,7 +143,12 @@ static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place o
     if (pins->head_tile_tokens != 0)
         base->head_tile_tokens =
             pins->head_tile_tokens < chunk_tokens ? pins->head_tile_tokens : chunk_tokens;
-    enum tdm_status status = tdm_estimator_new(base, &space->estimators[space->size_count], err);
+    const struct tdm_estimator *like = NULL; /* of the same chunks */
+    for (uint32_t i = 0; i < space->size_count; i++)
+        if (space->bases[i].chunk_tokens == chunk_tokens)
+            like = space->estimators[i];
+    enum tdm_status status =
+        tdm_estimator_new_like(base, like, &space->estimators[space->size_count], err);
     space->size_count += status == TDM_OK;
     return status;
 }
