@@ -21,8 +21,8 @@
 #define COPIES 0.01 /* tdm_rounding_limits.copies; raised where the simulator finds stalls */
 #define NO_BOUND 1e300
 #define TDM_TURNS 2u       /* of longer searches from a rounding */
-#define SLOWER 0.003       /* tdm_rounding_limits.slower */
-#define SLOWER_LATE 0.0015 /* the same after the first walk from the winner */
+#define SLOWER 0.0012      /* tdm_rounding_limits.slower */
+#define SLOWER_LATE 0.0006 /* the same after the first walk from the winner */
 #define TDM_WALKS 4u       /* from the winner, at a place of updates */
 #define TDM_LAYER_STEPS 2u /* layers more at home on the device that are tried */
 

@@ -273,7 +273,8 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
 }
 
 /* Tries the winner with one layer more at home on the device, and two, if others are updated on the
- * host; searched longer. */
+ * host; searched longer, each with its number of layers: a walk that may change it goes back to the
+ * winner's. */
 static enum tdm_status try_layers(struct tdm_candidates *run, struct tdm_error *err)
 {
     const struct tdm_rounded *from = run->winner;
@@ -285,6 +286,7 @@ static enum tdm_status try_layers(struct tdm_candidates *run, struct tdm_error *
     limits.travelled = travelled(run, 0);
     if (!limits.tied || limits.fixed_homes[TDM_STATE_WEIGHTS])
         return TDM_OK;
+    limits.fixed_homes[TDM_STATE_WEIGHTS] = true;
     for (uint32_t more = 1; more <= TDM_LAYER_STEPS && status == TDM_OK; more++) {
         struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
         if (layers + more >= run->space.schedule->model->layers)

@@ -205,8 +205,8 @@ bool tdm_rounding_move_homes(struct tdm_local_search *s, bool (*decided)(struct 
     for (uint32_t change = 0; change < HOME_CHANGES; change++)
         for (int with = FILLS - 1; with >= (s->limits->deep ? 0 : FILL_NOTHING); with--) {
             int state;
-            bool changed = tdm_rounding_change_home(s, change, &state) && with != state;
-            if (changed && with < FILL_NOTHING && s->limits->fixed_homes[with])
+            bool changed = tdm_rounding_change_home(s, change, &state);
+            if (with < FILL_NOTHING && (with == state || s->limits->fixed_homes[with]))
                 changed = false;
             if (!changed) {
                 tdm_rounded_copy(&s->point, s->best);

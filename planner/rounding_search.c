@@ -155,13 +155,27 @@ static void start_homes(struct tdm_local_search *s)
             }
 }
 
+/* What layers keep that do not keep all. They have a place of their own for K and V: of all layers,
+ * these can be too much for the link on the host, and too much for the memory on the device. */
+static const struct poor_layers {
+    enum tdm_set kept;
+    bool is_far, far_kv;
+} poor_layers[] = {
+    {TDM_SET_QKV, true, false},
+    {TDM_SET_QKV, true, true},
+    {TDM_SET_QKV, false, false},
+    {TDM_SET_ATTENTION_OUTPUT, true, true},
+    {TDM_SET_ATTENTION_OUTPUT, false, false},
+};
+#define POOR_LAYERS (sizeof(poor_layers) / sizeof(poor_layers[0]))
+
 /* Groups of one layer, each kind of which is spread evenly: what layers of one kind send in a row
  * would have to wait for the link. */
 struct layout {
-    uint32_t far;            /* layers that keep all on the host; the others, on the device, but */
-    enum tdm_place kv_place; /* as few as fit keep the queries there, and K and V here */
-    uint32_t stashed;        /* slots for chunks on their way to the host */
-    bool far_states;         /* all state is on the host */
+    uint32_t far; /* layers that keep all on the host; the others, on the device, but */
+    const struct poor_layers *poor; /* as few as fit keep this */
+    enum tdm_place kv_place;        /* of layers that keep all */
+    uint32_t stashed;               /* slots for chunks on their way to the host */
 };
 
 /* `poor`: layers that keep less. */
@@ -177,24 +191,31 @@ static void lay_evenly(struct tdm_local_search *s, const struct layout *layout, 
         const bool is_poor =
             !is_far && poor * (others + 1) / (layers - far) > poor * others / (layers - far);
         others += !is_far;
-        group->kept = is_poor ? TDM_SET_QKV : TDM_SEARCHED_SET;
-        group->kept_place = is_far || is_poor ? far_place : TDM_DEVICE;
+        group->kept = is_poor ? layout->poor->kept : TDM_SEARCHED_SET;
+        group->kept_place = is_far || (is_poor && layout->poor->is_far) ? far_place : TDM_DEVICE;
         group->held = TDM_SET_ATTENTION_OUTPUT;
         group->held_place = TDM_DEVICE;
-        group->kv_place = layout->kv_place;
+        group->kv_place = is_poor && layout->poor->far_kv ? far_place : layout->kv_place;
     }
+}
+
+static bool fits_evenly(struct tdm_local_search *s, const struct layout *layout, uint32_t poor)
+{
+    lay_evenly(s, layout, poor);
+    return tdm_rounding_fits(s);
 }
 
 static bool decide_evenly(struct tdm_local_search *s, const struct layout *layout)
 {
     uint32_t poor = 0, high = s->space->schedule->model->layers - layout->far;
     s->point.rings.stashed = layout->stashed;
-    if (layout->far_states)
-        put_states(s, tdm_far_place(s->space->schedule));
+    if (!fits_evenly(s, layout, high)) {
+        tdm_rounded_copy(&s->point, s->best);
+        return false;
+    }
     while (poor < high) {
         const uint32_t middle = (poor + high) / 2;
-        lay_evenly(s, layout, middle);
-        if (tdm_rounding_fits(s))
+        if (fits_evenly(s, layout, middle))
             high = middle;
         else
             poor = middle + 1;
@@ -203,27 +224,50 @@ static bool decide_evenly(struct tdm_local_search *s, const struct layout *layou
     return tdm_rounding_decide(s);
 }
 
-/* Takes the best of such layouts. False: all are much slower than the best so far. */
-static bool start_evenly(struct tdm_local_search *s)
+/* Decides on such layouts with homes and rings of `from`. */
+static bool decide_layouts(struct tdm_local_search *s, const struct tdm_rounded *from,
+                           enum tdm_place kv_place)
 {
     const uint32_t layers = s->space->schedule->model->layers;
+    const uint32_t least = tdm_rounding_stashed(s, 0);
+    const uint32_t most =
+        s->limits->fixed_rings ? least : tdm_rounding_stashed(s, TDM_MOST_STASHED);
+    bool better = false;
+    for (size_t poor = 0; poor < POOR_LAYERS; poor++)
+        for (uint32_t stashed = least; stashed <= most; stashed *= 2)
+            for (uint32_t far = 0; far < layers; far++) {
+                const struct layout layout = {far, &poor_layers[poor], kv_place, stashed};
+                memcpy(s->point.homes, from->homes, sizeof(from->homes));
+                s->point.rings = from->rings;
+                better = decide_evenly(s, &layout) || better;
+            }
+    return better;
+}
+
+/* Takes the best of such layouts: with state as it was or on the host, and with rings as they were
+ * or with few slots, since many leave little memory for what layers keep. False: all are much
+ * slower than the best so far. */
+static bool start_evenly(struct tdm_local_search *s)
+{
+    const struct tdm_rings were = s->point.rings, few = s->space->bases[s->point.size].rings;
+    struct tdm_rounded from = s->point;
     bool better = false;
     if (s->limits->fixed_groups || s->limits->richest < TDM_SEARCHED_SET)
         return false;
     s->best_cost = EVENLY_SLOWER * fmin(s->best_cost, s->limits->evenly_cost);
-    const uint32_t least = tdm_rounding_stashed(s, 0);
-    const uint32_t most =
-        s->limits->fixed_rings ? least : tdm_rounding_stashed(s, TDM_MOST_STASHED);
-    for (int way = 0; way < 2 * TDM_PLANNED_PLACES; way++)
-        for (uint32_t stashed = least; stashed <= most; stashed *= 2)
-            for (uint32_t far = 0; far < layers; far += way == 0 ? 1 : 1 + far / 4) {
-                const struct layout layout = {.far = far,
-                                              .kv_place =
-                                                  tdm_planned_place(s->space->schedule, way / 2),
-                                              .stashed = stashed,
-                                              .far_states = way % 2 == 1};
-                better = decide_evenly(s, &layout) || better;
-            }
+    for (int states = 0; states < (s->limits->tied ? 1 : 2); states++) {
+        if (states == 1) {
+            put_states(s, tdm_far_place(s->space->schedule));
+            memcpy(from.homes, s->point.homes, sizeof(from.homes));
+        }
+        for (uint32_t slots = 0; slots <= (s->limits->fixed_rings ? 0 : few.weights); slots++) {
+            from.rings = slots == 0 ? were : few;
+            from.rings.weights = slots == 0 ? were.weights : slots;
+            for (int kv = 0; kv < TDM_PLANNED_PLACES; kv++)
+                better =
+                    decide_layouts(s, &from, tdm_planned_place(s->space->schedule, kv)) || better;
+        }
+    }
     return better;
 }
 
