@@ -354,8 +354,8 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     return description;
 }
 
-/* Measures updates on the host, of a layer too large for any cache. In a step copies between host and
- * device pass beside them, and take their part of the host's memory. */
+/* Measures updates on the host, of a layer too large for any cache. In a step copies between host
+ * and device pass beside them, and take their part of the host's memory. */
 static enum tdm_status measure_host(struct tdm_calibration *calibration, struct tdm_error *err)
 {
     static const struct tdm_calibration_shape shapes[] = {
