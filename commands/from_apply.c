@@ -162,7 +162,7 @@ static bool is_vain(const struct tdm_from *from, const struct tdm_method *method
            (strcmp(key->name, "lora") == 0 || strcmp(key->name, "autocast") == 0);
 }
 
-/* transformers before 4.53 calls the wrapped layer in its checkpoint, later versions call the
+/* transformers before 4.52 calls the wrapped layer in its checkpoint, later versions call the
  * checkpoint in the layer (GradientCheckpointingLayer). */
 static bool checkpoints_units(const struct tdm_from *from, const struct tdm_method *method,
                               const struct tdm_setting_list *list)
@@ -171,7 +171,7 @@ static bool checkpoints_units(const struct tdm_from *from, const struct tdm_meth
     const char *version = said(from, method, list, "transformers");
     return from->model_checkpoints && version != NULL &&
            sscanf(version, "%u.%u", &major, &minor) == 2 &&
-           (major < 4 || (major == 4 && minor < 53)) &&
+           (major < 4 || (major == 4 && minor < 52)) &&
            says(from, method, list, "fsdp_version", "1") &&
            says(from, method, list, "checkpointing", "on-reentrant") &&
            said(from, method, list, "checkpoint_of") == NULL;
