@@ -256,8 +256,8 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
         free(target);
         return tdm_file_failed(path, reason, err);
     }
-    *directory =
-        (struct tdm_directory){.path = target, .temporary = temporary, .lock = lock, .owns = owns};
+    *directory = (struct tdm_directory){
+        .path = target, .temporary = temporary, .lock = lock, .force = force, .owns = owns};
     return TDM_OK;
 }
 
@@ -341,7 +341,7 @@ enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm
     /* this replaces nothing or an empty directory; otherwise the two names are exchanged */
     if (reason == 0 && rename(directory->temporary, directory->path) != 0)
         reason = errno;
-    if (reason == ENOTEMPTY || reason == EEXIST) {
+    if (directory->force && (reason == ENOTEMPTY || reason == EEXIST)) {
         reason = exchange(directory);
         if (reason == EINVAL || reason == ENOSYS)
             reason = replace_in_two_steps(directory);

@@ -45,6 +45,7 @@ struct tdm_directory {
     char *path;      /* the target */
     char *temporary; /* its files are written here */
     int lock;        /* descriptor that holds the lock against other processes */
+    bool force;      /* replaces what has files already */
     tdm_directory_owns owns;
     char *folders[TDM_DIRECTORY_FOLDERS]; /* in `temporary`; NULL: none */
 };
@@ -59,7 +60,8 @@ enum tdm_status tdm_directory_folder(struct tdm_directory *directory, const char
                                      struct tdm_error *err);
 
 /* Puts the directory in place of the target and removes the old one. On failure only the old one
- * remains, unless the disk fails after that: then the new one may be there. */
+ * remains, unless the disk fails after that: then the new one may be there. Without `force` it
+ * fails if another process has written the target since tdm_directory_begin(). */
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err);
 
 /* Removes the directory with its files. Does nothing after commit or abandon. */

@@ -83,7 +83,15 @@ static enum tdm_status write_in_place(const char *path, const void *data, size_t
     return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
-static enum tdm_status write_renamed(const char *path, const void *data, size_t bytes,
+int tdm_file_move(const char *temporary, const char *path, bool force)
+{
+    struct stat info;
+    if (!force && lstat(path, &info) == 0)
+        return EEXIST;
+    return rename(temporary, path) == 0 ? 0 : errno;
+}
+
+static enum tdm_status write_renamed(const char *path, const void *data, size_t bytes, bool force,
                                      mode_t old_mode, struct tdm_error *err)
 {
     char *temporary = NULL;
@@ -97,8 +105,8 @@ static enum tdm_status write_renamed(const char *path, const void *data, size_t 
         reason = errno;
     if (close(fd) != 0 && reason == 0)
         reason = errno;
-    if (reason == 0 && rename(temporary, path) != 0)
-        reason = errno;
+    if (reason == 0)
+        reason = tdm_file_move(temporary, path, force);
     if (reason == 0)
         reason = tdm_directory_sync_parent(path); /* the name is on disk only when this is */
     else
@@ -162,7 +170,7 @@ enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes,
     if (strcmp(path, "-") == 0)
         return write_stdout(data, bytes, err);
     if (stat(path, &info) != 0)
-        return write_renamed(path, data, bytes, 0, err);
+        return write_renamed(path, data, bytes, force, 0, err);
     if (!S_ISREG(info.st_mode))
         return write_in_place(path, data, bytes, err);
 
@@ -170,7 +178,7 @@ enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes,
     char *target = realpath(path, NULL);
     if (target == NULL)
         return tdm_file_failed(path, errno, err);
-    status = write_renamed(target, data, bytes, info.st_mode & 07777, err);
+    status = write_renamed(target, data, bytes, true, info.st_mode & 07777, err);
     free(target);
     return status;
 }

@@ -64,4 +64,8 @@ enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***n
 /* Writes the names as "a, b, c" to `out`, cut with "..." if they are too long. Returns `out`. */
 const char *tdm_names_join(char *const *names, char *out, size_t out_bytes);
 
+/* Gives a temporary file its name. Returns 0 or an errno; EEXIST: without `force`, if another
+ * process has made such a file since tdm_file_check(). */
+int tdm_file_move(const char *temporary, const char *path, bool force);
+
 #endif

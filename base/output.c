@@ -68,6 +68,7 @@ enum tdm_status tdm_output_begin(const char *path, bool force, struct tdm_output
         tdm_output_abandon(&opened);
         return tdm_file_failed(path, reason, err);
     }
+    opened.force = force;
     (void)setvbuf(opened.file, NULL, _IOFBF, BUFFER_BYTES);
     *output = opened;
     return TDM_OK;
@@ -106,9 +107,9 @@ enum tdm_status tdm_output_commit(struct tdm_output *output, struct tdm_error *e
         reason = errno;
     }
     output->file = NULL;
-    if (!failed && output->temporary != NULL && rename(output->temporary, output->path) != 0) {
-        failed = true;
-        reason = errno;
+    if (!failed && output->temporary != NULL) {
+        reason = tdm_file_move(output->temporary, output->path, output->force);
+        failed = reason != 0;
     }
     if (!failed && output->temporary != NULL) {
         free(output->temporary); /* it has the name of the file now, which must be on disk */

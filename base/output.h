@@ -13,6 +13,7 @@ struct tdm_output {
     FILE *file;      /* to write to; errors may be left to tdm_output_commit() */
     char *path;      /* the file that it becomes; owned */
     char *temporary; /* the name while it is written; NULL: written in place; owned */
+    bool force;      /* replaces a file of that name */
 };
 
 /* Opens `path` for writing, after tdm_file_check(). "-" is stdout; a device or a pipe is written in

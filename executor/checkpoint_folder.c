@@ -188,6 +188,32 @@ static enum tdm_status check_latest(const char *path, struct tdm_error *err)
                          "\"ln -s step-N " LATEST "\" there");
 }
 
+/* What has the name of a checkpoint must be one: a run writes and removes what has such names. */
+static enum tdm_status check_names(const char *path, const char *prefix, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    uint64_t *steps;
+    const size_t count = list(path, prefix, false, &steps);
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        struct stat info;
+        char *step = name_step(path, prefix, steps[i]),
+             *note = step == NULL ? NULL : tdm_path_join(step, TDM_WEIGHTS_NOTE);
+        if (note == NULL)
+            status = tdm_file_failed(path, ENOMEM, err);
+        else if (lstat(step, &info) == 0 && (!S_ISDIR(info.st_mode) || access(note, F_OK) != 0))
+            status = tdm_fail(err, TDM_USAGE, "%s: is %s, but has the name of a checkpoint", step,
+                              S_ISLNK(info.st_mode)   ? "a link"
+                              : S_ISDIR(info.st_mode) ? "a folder without " TDM_WEIGHTS_NOTE
+                                                      : "a file");
+        free(step);
+        free(note);
+    }
+    free(steps);
+    return status == TDM_USAGE
+               ? tdm_hint(err, "move it elsewhere: a run writes and removes what has such a name")
+               : status;
+}
+
 enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, bool force,
                                             const char *resumed, uint64_t resumed_step,
                                             struct tdm_checkpoint_folder *folder,
@@ -219,6 +245,10 @@ enum tdm_status tdm_checkpoint_folder_check(const char *path, uint64_t keep, boo
         return tdm_hint(err, "name another directory for checkpoints");
     }
     status = check_latest(path, err);
+    if (status == TDM_OK)
+        status = check_names(path, PREFIX, err);
+    if (status == TDM_OK)
+        status = check_names(path, WITHIN_PREFIX, err);
     if (status != TDM_OK)
         return status;
     const uint64_t whole = last_of(path, PREFIX), within = last_of(path, WITHIN_PREFIX);
@@ -264,8 +294,8 @@ static void sweep(const char *path, const char *prefix, tdm_directory_owns owns)
     free(steps);
 }
 
-enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
-                                           struct tdm_error *err)
+/* Makes the folder if it is absent, and locks it. */
+static enum tdm_status lock(struct tdm_checkpoint_folder *folder, struct tdm_error *err)
 {
     folder->made = mkdir(folder->path, 0777) == 0;
     if (!folder->made && errno != EEXIST)
@@ -276,8 +306,25 @@ enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
     folder->lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->lock < 0)
         return tdm_file_failed(folder->path, errno, err);
-    if (tdm_lock_take(folder->lock) == EWOULDBLOCK)
-        return tdm_directory_is_written(folder->path, err);
+    if (tdm_lock_take(folder->lock) != EWOULDBLOCK)
+        return TDM_OK;
+    folder->made = false; /* it is the other run's now */
+    return tdm_directory_is_written(folder->path, err);
+}
+
+enum tdm_status tdm_checkpoint_folder_open(struct tdm_checkpoint_folder *folder,
+                                           struct tdm_error *err)
+{
+    struct stat locked, named;
+    enum tdm_status status = lock(folder, err);
+    /* a run that saved nothing removes its folder when it ends, which may be just now */
+    while (status == TDM_OK && fstat(folder->lock, &locked) == 0 &&
+           (stat(folder->path, &named) != 0 || named.st_ino != locked.st_ino)) {
+        (void)close(folder->lock);
+        status = lock(folder, err);
+    }
+    if (status != TDM_OK)
+        return status;
     sweep(folder->path, PREFIX, tdm_weights_owns_checkpoint);
     sweep(folder->path, WITHIN_PREFIX, tdm_checkpoint_owns_within);
     return TDM_OK;
