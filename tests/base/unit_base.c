@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of base/: units, dtypes, digests, JSON and its error messages, and whole-file writes. */
 #include "base/digest.h"
+#include "base/directory.h"
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/install.h"
@@ -16,6 +17,7 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -601,6 +603,41 @@ static void test_write_through_link(void **state)
     unlink(target);
 }
 
+static bool owns_all(const char *name)
+{
+    (void)name;
+    return true;
+}
+
+/* Of two processes that write one new name the second one fails, and the file stays. */
+static void test_write_meanwhile(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    struct tdm_output output = {0};
+    struct tdm_directory directory = {0};
+    char *path = strdup(in_scratch("meanwhile")), *folder = strdup(in_scratch("meanwhile.d")),
+         *inner = tdm_path_join(folder, "config.json");
+    assert_int_equal(tdm_output_begin(path, false, &output, &err), TDM_OK);
+    assert_int_equal(tdm_file_write(path, "one", 3, false, &err), TDM_OK);
+    fputs("two", output.file);
+    assert_int_equal(tdm_output_commit(&output, &err), TDM_IO);
+    assert_file_holds(path, "one");
+    assert_int_equal(tdm_file_move(inner, path, false), EEXIST);
+    assert_int_equal(tdm_directory_begin(folder, false, owns_all, &directory, &err), TDM_OK);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    assert_int_equal(tdm_file_write(inner, "one", 3, false, &err), TDM_OK);
+    assert_int_equal(tdm_directory_commit(&directory, &err), TDM_IO);
+    assert_file_holds(inner, "one");
+    unlink(path);
+    unlink(inner);
+    rmdir(folder);
+    assert_int_equal(files_in_scratch(), 0);
+    free(path);
+    free(folder);
+    free(inner);
+}
+
 static void test_write_failures(void **state)
 {
     (void)state;
@@ -785,6 +822,7 @@ int main(void)
         cmocka_unit_test(test_path_join),
         cmocka_unit_test(test_write_whole),
         cmocka_unit_test(test_write_through_link),
+        cmocka_unit_test(test_write_meanwhile),
         cmocka_unit_test(test_write_failures),
         cmocka_unit_test(test_write_cut_short),
         cmocka_unit_test(test_write_stdout),
