@@ -275,9 +275,13 @@ static void find_first(const struct training *t, uint64_t step, struct tdm_error
     snprintf(err->message + length, sizeof(err->message) - length, ": %s%s", found.message, within);
 }
 
-/* What to do about a loss, or weights, that are not finite. */
-static enum tdm_status hint_lower(const struct training *t, struct tdm_error *err)
+/* What to do about a loss, or weights, that are not finite. `untrained`: no update was made before.
+ */
+static enum tdm_status hint_lower(const struct training *t, bool untrained, struct tdm_error *err)
 {
+    if (untrained)
+        return tdm_hint(err, "no update was made before it: look at the weights and the tokens%s",
+                        t->run->options->check_finite ? "" : " (--check-finite names the op)");
     const uint64_t saved = tdm_most(t->result->saved_step, t->result->resumed_step);
     if (!tdm_run_saves_checkpoints(t->run->options) || saved == 0)
         return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
@@ -285,6 +289,11 @@ static enum tdm_status hint_lower(const struct training *t, struct tdm_error *er
                     "the checkpoint of step %llu is good: --resume it with a lower learning rate "
                     "(--set optimizer.learning_rate=R)",
                     (unsigned long long)saved);
+}
+
+static bool updates(const struct training *t)
+{
+    return t->program->schedule->optimizer.kind != TDM_OPTIMIZER_NONE;
 }
 
 /* What of an ended step is infinite or NaN, which ends a training; NULL: nothing. A gradient norm
@@ -318,7 +327,7 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
                  (unsigned long long)ended->number);
         (void)tdm_run_weights_await(&t->run->weights, &result->saved_step, NULL);
         find_first(t, ended->number, err);
-        return hint_lower(t, err);
+        return hint_lower(t, ended->number == 1 || !updates(t), err);
     }
     listener->stepped(listener->self, t->program, ended->number, ended->loss, ended->gradient_norm,
                       seconds);
@@ -373,7 +382,7 @@ static enum tdm_status save(struct training *t, struct tdm_error *err)
     if (status != TDM_INPUT)
         return status;
     find_first(t, t->position.step, err); /* a weight is not finite */
-    return hint_lower(t, err);
+    return hint_lower(t, false, err);
 }
 
 static bool is_cut(const struct training *t)
