@@ -49,6 +49,7 @@ struct training {
     const struct tdm_checkpoint *goes_on; /* within the next step; NULL: that begins */
     double earlier_seconds;               /* of its ops before */
     bool evaluates;                       /* an evaluation was interrupted */
+    bool is_overwritten;                  /* an evaluation came before the measured step */
 };
 
 /* What is known of a step when it has ended. */
@@ -90,6 +91,12 @@ static enum tdm_status walk(struct training *t, const struct tdm_step *step,
     if (status == TDM_INTERRUPTED)
         (void)tdm_within_stopped(t->within, err);
     return status;
+}
+
+/* Are the arenas scanned after the step? What an evaluation before it left there would count. */
+static bool scans(const struct training *t)
+{
+    return t->observers != NULL && t->run->options->backend->executes && !t->is_overwritten;
 }
 
 static bool is_here(const struct training *t, uint32_t rank)
@@ -156,7 +163,7 @@ static enum tdm_status read_results(const struct training *t, struct ended_step 
     if (executes)
         status = tdm_state_read_loss(t->run->arenas, t->program, &ended->loss,
                                      &ended->gradient_norm, t->unit_norms, err);
-    if (status == TDM_OK && executes && t->observers != NULL)
+    if (status == TDM_OK && scans(t))
         status = scan(t, err);
     return status == TDM_OK ? read_device_use(t, err) : status;
 }
@@ -164,14 +171,13 @@ static enum tdm_status read_results(const struct training *t, struct ended_step 
 static enum tdm_status record(const struct training *t, const struct ended_step *ended,
                               struct tdm_error *err)
 {
-    bool scanned = t->observers != NULL && t->run->options->backend->executes;
     const struct tdm_recorded_step recorded = {.step = ended->number,
                                                .loss = ended->loss,
                                                .gradient_norm = ended->gradient_norm,
                                                .start_ns = ended->start_ns,
                                                .end_ns = ended->end_ns,
                                                .observers = t->observers,
-                                               .scanned = scanned ? t->scanned : NULL,
+                                               .scanned = scans(t) ? t->scanned : NULL,
                                                .device_used_bytes = t->used_bytes};
     return t->run->recorder == NULL
                ? TDM_OK
@@ -456,8 +462,8 @@ static enum tdm_status evaluate(struct training *t, uint32_t first, struct tdm_e
 }
 
 /* A step is saved before its evaluation. So a run that goes on from it evaluates on the texts of
- * which the log has no row yet; the first one to do that is the same in all processes. What an
- * evaluation leaves in the arenas would be measured as memory of the next step. */
+ * which the log has no row yet; the first one to do that is the same in all processes. The
+ * next step is observed, but its arenas are not scanned. */
 static enum tdm_status evaluate_again(struct training *t, struct tdm_error *err)
 {
     struct tdm_processes *processes = t->run->options->processes;
@@ -469,7 +475,7 @@ static enum tdm_status evaluate_again(struct training *t, struct tdm_error *err)
                           : tdm_processes_broadcast(processes, 0, &first, sizeof(first), err);
     if (status != TDM_OK || first >= t->run->options->text_count)
         return status;
-    drop_observers(t);
+    t->is_overwritten = true;
     return evaluate(t, first, err);
 }
 
