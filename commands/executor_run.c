@@ -56,10 +56,10 @@ static json_t *validation_json(const char *text, const struct tdm_run_validation
                   (json_int_t)validation->evaluations, "tokens", (json_int_t)validation->tokens,
                   "last_step", (json_int_t)validation->last_step, "best_step",
                   (json_int_t)validation->best_step, "seconds", validation->seconds);
-    if (!isnan(validation->last_loss)) { /* NAN if the backend computes nothing */
+    if (isfinite(validation->last_loss)) /* NAN if the backend computes nothing */
         tdm_json_set(&object, "last_loss", json_real(validation->last_loss));
+    if (isfinite(validation->best_loss))
         tdm_json_set(&object, "best_loss", json_real(validation->best_loss));
-    }
     return object;
 }
 
@@ -72,7 +72,6 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
         const struct tdm_run_result *result = &results[i];
         json_t *arenas = json_object();
         bool ran = result->steps > 0;
-        bool computed = !isnan(result->first_loss);
         for (uint32_t place = 0; place < result->topology.place_count; place++) {
             const struct tdm_trace_arena *arena = &result->arenas[place];
             json_t *bytes = json_pack("{s:I}", "planned_bytes", (json_int_t)arena->planned_bytes);
@@ -102,11 +101,15 @@ static enum tdm_status print_json(const struct tdm_run_arguments *arguments,
             tdm_json_set(&object, "device_planned_bytes",
                          json_integer((json_int_t)result->device_planned_bytes));
         }
-        if (computed) {
+        if (result->failed != NULL)
+            tdm_json_set(&object, "not_a_number", json_string(result->failed));
+        const bool computed = ran && arguments->run.backend->executes;
+        if (isfinite(result->first_loss)) /* JSON has no other numbers */
             tdm_json_set(&object, "first_loss", json_real(result->first_loss));
+        if (isfinite(result->late_loss))
             tdm_json_set(&object, "late_loss", json_real(result->late_loss));
+        if (computed)
             tdm_json_set(&object, "unigram_entropy", json_real(result->unigram_entropy));
-        }
         json_t *validations = json_array();
         for (uint32_t t = 0; t < arguments->run.text_count; t++)
             if (result->validations[t].evaluations > 0)
@@ -137,6 +140,15 @@ static void hint_what_is_left(const struct tdm_run_options *run,
     else if (run->trace_path != NULL)
         tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
                  run->trace_path);
+}
+
+/* Did one of the trainings end at a loss or norm that is not a number? */
+static bool any_failed(const struct tdm_run_options *run, const struct tdm_run_result *results)
+{
+    bool failed = false;
+    for (uint32_t i = 0; i < run->schedule_count; i++)
+        failed = failed || results[i].failed != NULL;
+    return failed;
 }
 
 /* Trains, and reports if this is the first process of the run. */
@@ -174,7 +186,7 @@ static enum tdm_status train(struct tdm_run_arguments *arguments, struct tdm_run
     enum tdm_status printed = TDM_OK;
     if (first && arguments->json &&
         (status == TDM_OK || tdm_progress_finished(run, results) || status == TDM_INTERRUPTED ||
-         status == TDM_INFEASIBLE))
+         status == TDM_INFEASIBLE || any_failed(run, results)))
         printed = print_json(arguments, results, status, err);
     if (printed != TDM_OK)
         status = printed;

@@ -163,6 +163,7 @@ struct tdm_run_result {
     struct tdm_run_validation validations[TDM_RUN_MOST_TEXTS]; /* [text_count of the options] */
     struct tdm_topology topology;                              /* of the schedule's machine */
     struct tdm_trace_arena arenas[TDM_MAX_PLACES];
+    const char *failed;     /* what of its last step is not a number; NULL: nothing */
     bool scanned;           /* it is known which of their bytes a whole step touched */
     uint64_t outside_bytes; /* held by the backend outside the arenas */
     /* Of a device with its own memory: the maximum that its driver reported over all steps; the

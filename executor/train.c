@@ -329,6 +329,7 @@ static enum tdm_status count(struct training *t, const struct ended_step *ended,
     log_step(t, ended, seconds);
     const char *spoiled = what_is_not_finite(t, ended);
     if (spoiled != NULL) {
+        result->failed = spoiled;
         tdm_fail(err, TDM_INPUT, "the %s of step %llu is not a number", spoiled,
                  (unsigned long long)ended->number);
         (void)tdm_run_weights_await(&t->run->weights, &result->saved_step, NULL);
