@@ -29,9 +29,10 @@
  * If the chunk itself has few tiles, they are split by query heads (item.is_split): each head, or
  * two of them, is an item, which takes a tile of rows of both before it goes on to the tile before.
  * The items of a tile then add dK and dV one after the other. Otherwise the last tiles would leave
- * most of the card idle. With a window all tiles are split, and so are those of keys that visit, if
- * that leaves less of the card idle. find_part (attention_grad_pages.cuh) defines the order in
- * which these items are handed out.
+ * most of the card idle. Tiles before the chunk that do not fill a last round of blocks are split,
+ * too. With a window all tiles are split, and so are those of keys that visit, if that leaves less
+ * of the card idle. find_part (attention_grad_pages.cuh) defines the order in which these items are
+ * handed out.
  *
  * After tens of items blocks are far apart, and together read all rows of the KV heads that they
  * work on. So where there are many tiles that are not split, KV heads come one after the other: the
@@ -130,8 +131,19 @@ struct handed_out {
             part_lag = (x.part_lag + 1) / 2;
         first = a.written_slots > 0 ? 0 : min(a.from[0] / TILE, x.key_tiles);
         split = max(x.whole_tiles, first);
-        tickets = (split - first + (x.key_tiles - split) * x.parts) * a.kv_heads;
         one_head = (uint64_t)(split - first) * a.query_heads * x.row_tiles >= MANY_STEPS;
+        if (split < x.key_tiles && x.part_heads > 1 && !one_head)
+            split -= last_tiles(a.kv_heads);
+        tickets = (split - first + (x.key_tiles - split) * x.parts) * a.kv_heads;
+    }
+
+    /* How many of the tiles before `split` are split, too: the last ones, if they are too few for
+     * most blocks. The others would begin with parts, which take a tile of rows of all their heads
+     * before they go on, and would soon wait for dQ of tiles that take all rows of a head first. */
+    __device__ __forceinline__ uint32_t last_tiles(uint32_t kv_heads) const
+    {
+        const uint32_t last = (split - first) * kv_heads % TDM_ATTEND_BLOCKS;
+        return last <= TDM_ATTEND_BLOCKS / 2 ? (last + kv_heads - 1) / kv_heads : 0;
     }
 };
 
