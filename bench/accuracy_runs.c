@@ -110,10 +110,28 @@ static uint64_t set_aside_bytes(const struct tdm_machine *machine)
     return 0;
 }
 
+/* The states of a first stage's embedding in Megatron-LM: vectors of tokens, which the
+ * tensor-parallel ranks divide, and of positions. All weights have the same number of bytes of
+ * states for each of weights, so that their share is that of the weights. */
+static uint64_t embedding_states(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings,
+                                 const struct tdm_torch_step *step)
+{
+    const uint64_t states = step->categories[TDM_METHOD_WEIGHTS] +
+                            step->categories[TDM_METHOD_GRADIENTS] +
+                            step->categories[TDM_METHOD_OPTIMIZER];
+    const uint64_t vectors = model->vocabulary / settings->megatron.tensor +
+                             (settings->megatron.learned_positions ? model->max_context : 0);
+    const double share = (double)(vectors * model->hidden * BF16_BYTES) /
+                         (double)step->categories[TDM_METHOD_WEIGHTS];
+    return (uint64_t)((double)states * share);
+}
+
 /* `longer` multiplies the tokens of the row. *beside_bytes is what some figures have beside those
- * of the prediction: what the model without its head returns, or the driver sets aside. */
+ * of the prediction: what the model without its head returns, or the driver sets aside. It is
+ * negative where a figure leaves out what the prediction has: states of the embedding. */
 static enum tdm_status predict(const struct runs *runs, const struct table *row, double longer,
-                               struct tdm_method_prediction *p, uint64_t *beside_bytes,
+                               struct tdm_method_prediction *p, int64_t *beside_bytes,
                                struct tdm_error *err)
 {
     const struct table *recipe = &runs->recipe;
@@ -143,9 +161,12 @@ static enum tdm_status predict(const struct runs *runs, const struct table *row,
     if (status == TDM_OK)
         status = tdm_method_predict(model, machine, &settings, 0, p, err);
     if (status == TDM_OK && strcmp(field(recipe, "figure"), "kept") == 0)
-        *beside_bytes = settings.torch.tokens * settings.torch.batch * model->hidden * BF16_BYTES;
+        *beside_bytes =
+            (int64_t)(settings.torch.tokens * settings.torch.batch * model->hidden * BF16_BYTES);
     if (status == TDM_OK && strcmp(field(recipe, "figure"), "nvml") == 0)
-        *beside_bytes = set_aside_bytes(machine);
+        *beside_bytes = (int64_t)set_aside_bytes(machine);
+    if (status == TDM_OK && strcmp(field(recipe, "figure"), "layer-states") == 0)
+        *beside_bytes = -(int64_t)embedding_states(model, &settings, &p->steps[p->count - 1].torch);
     tdm_model_free(model);
     tdm_machine_free(machine);
     return status;
@@ -166,8 +187,10 @@ static uint64_t figure_of(const struct tdm_method_step *step, const char *figure
         return step->used_bytes;
     if (strcmp(figure, "kept") == 0) /* by the forward for the backward */
         return torch->end_bytes[TDM_PHASE_FORWARD] - torch->before_bytes;
-    if (strcmp(figure, "states") == 0)
+    if (strcmp(figure, "layer-states") == 0)
         return states;
+    if (strcmp(figure, "residuals") == 0) /* at the peak; also what the embedding saves */
+        return torch->categories[TDM_METHOD_RESIDUALS];
     if (strcmp(figure, "activations") == 0)
         return all - states;
     return torch->peak.allocated;
@@ -190,7 +213,7 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
     const struct table *recipe = &runs->recipe;
     const char *figure = field(recipe, "figure");
     struct tdm_method_prediction p;
-    uint64_t beside_bytes = 0;
+    int64_t beside_bytes = 0;
     if (strcmp(field(recipe, "method"), "component") == 0) {
         char text[LINE_BYTES];
         const char *pairs[MOST_PAIRS];
@@ -199,7 +222,7 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
     }
     enum tdm_status status = predict(runs, row, longer, &p, &beside_bytes, err);
     if (status == TDM_OK)
-        *bytes = p.runs ? most_of(&p, figure) + beside_bytes : 0;
+        *bytes = p.runs ? (uint64_t)((int64_t)most_of(&p, figure) + beside_bytes) : 0;
     return status;
 }
 

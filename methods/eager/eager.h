@@ -235,6 +235,7 @@ struct tdm_eager {
     bool passing;   /* a result that is only passed on: selective checkpoints do not keep it */
     /* Products are a Function that saves both operands, as in DeepSpeed and BMTrain. */
     bool linear_function;
+    bool means_save;             /* a mean saves its input, as in torch 2.0 and 2.1 */
     bool partial_gradients;      /* later tiles will add to the gradients */
     uint64_t skipped;            /* nodes and moments that were counted without a run */
     bool runs_all_tiles;         /* also those that do what the ones before them did */

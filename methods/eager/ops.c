@@ -425,6 +425,8 @@ struct tdm_eager_value *tdm_row_mean(struct tdm_eager *m, struct tdm_eager_value
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     if (node != NULL)
         node->facts[0] = x->swapped;
+    if (m->means_save)
+        tdm_node_save(m, node, x);
     return tdm_node_finish(m, node, tdm_value_new(m, x->rows, 1, x->element_bytes));
 }
 
@@ -432,6 +434,8 @@ struct tdm_eager_value *tdm_mean(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"MeanBackward0", false, spread};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    if (m->means_save)
+        tdm_node_save(m, node, x);
     return tdm_node_finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
 }
 

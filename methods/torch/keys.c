@@ -505,17 +505,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_switch, FIELD(torch.rank_stabilised), .needs = {&needs_nothing}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
+    {"torch", "now|2.1|2.0", "now",
+     "to 2.1, a mean, as in norms, saves its input; to 2.0, AdamW (foreach) makes more",
+     tdm_key_read_choice, FIELD(torch.release)},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",
      .read = tdm_key_read_step},
     {.name = NULL},
 };
-
-static bool has_foreach(const struct tdm_key_case *c)
-{
-    return c->settings->torch.optimizer == TDM_TORCH_ADAMW_FOREACH;
-}
-
-static const struct tdm_key_need needs_foreach = {"without optimizer=adamw-foreach", has_foreach};
 
 const struct tdm_method_key tdm_keys_code[] = {
     {"model_code", "transformers|litgpt|lit-gpt", "transformers",
@@ -525,9 +521,6 @@ const struct tdm_method_key tdm_keys_code[] = {
 };
 
 const struct tdm_method_key tdm_keys_whole[] = {
-    {"torch", "now|2.0", "now",
-     "2.0: AdamW (foreach) makes its denominators beside the roots of second moments",
-     tdm_key_read_switch, FIELD(torch.makes_denominators), .needs = {&needs_foreach}},
     {"image_tokens", "N", "0",
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,

@@ -109,6 +109,9 @@ enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM
 /* Its versions by what they do: later ones as 0.8; 0.5.3 to 0.6.0; all before 0.5. */
 enum tdm_liger_version { TDM_LIGER_NOW, TDM_LIGER_0_6_0, TDM_LIGER_0_4_2 };
 
+/* Releases of torch that keep, or make, more than today's. */
+enum tdm_torch_release { TDM_RELEASE_NOW, TDM_RELEASE_2_1, TDM_RELEASE_2_0 };
+
 /* Functions that are an adapter and its product at once. */
 enum tdm_lora_kernels { TDM_LORA_KERNELS_NONE, TDM_LORA_KERNELS_UNSLOTH };
 
@@ -121,7 +124,7 @@ struct tdm_torch_settings {
                          */
     enum tdm_torch_optimizer optimizer;
     enum tdm_model_code code;
-    bool makes_denominators; /* AdamW (foreach) of torch 2.0 */
+    enum tdm_torch_release release;
     enum tdm_torch_logits logits;
     enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
     enum tdm_torch_grads grads;

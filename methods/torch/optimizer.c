@@ -200,7 +200,7 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
         else
             init_bnb(t, i, rule);
     }
-    if (kind == TDM_TORCH_ADAMW_FOREACH && t->settings.makes_denominators)
+    if (kind == TDM_TORCH_ADAMW_FOREACH && t->settings.release == TDM_RELEASE_2_0)
         foreach_denominators(t);
     else if (kind == TDM_TORCH_ADAMW_FOREACH || kind == TDM_TORCH_MUON)
         foreach_roots(t);

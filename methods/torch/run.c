@@ -123,6 +123,7 @@ static enum tdm_status run_guarded(struct running *r, const struct tdm_model *co
                                    struct tdm_torch_run *run, struct tdm_error *err)
 {
     r->eager.can_leave = true;
+    r->eager.means_save = settings->torch.release != TDM_RELEASE_NOW;
     if (setjmp(r->eager.no_memory) != 0) {
         r->state = NULL;
         return TDM_NO_MEMORY;
