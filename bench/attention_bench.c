@@ -7,10 +7,12 @@
  *
  *   attention_bench [--seconds S] [--peer "python3 bench/attention_peer.py"] [--all] [--row N]
  *       Chunks of 4,096 and 16,384 queries over up to 256K keys, with the heads of Qwen2.5-7B,
- *       shapes with heads of 64, a ragged last chunk, windows, and documents of equal length.
- *       Beside each of those that see all keys, the peer's (cuDNN's) figures for it. --all: all
- *       kernels, not only the first that suits. --row: only shape N, counted from 1; it may be
- *       given several times.
+ *       shapes with heads of 64, a ragged last chunk, windows, and documents of equal length; parts
+ *       of a ring of ranks; dense shapes with as many pairs as the windows and documents; first
+ *       chunks, also with the heads of Llama 3.1 8B. Beside each of those that see all keys, the
+ *       peer's (cuDNN's) figures for it: its keys are those before the chunk and its own, without a
+ *       mask where there are more keys than queries. --all: all kernels, not only the first that
+ *       suits. --row: only shape N, counted from 1; it may be given several times.
  *   attention_bench --budget TOKENS [--seconds S]
  *       4,096 queries over up to 1M keys, dense and over page lists: `voted` pages won the vote of
  *       random queries on random keys; `shared` are as many pages, the same for all query pages;
@@ -441,7 +443,6 @@ int main(int argc, char **argv)
     bool all_kinds = false;
     uint64_t only = 0; /* a bit for each */
     uint64_t budget = 0;
-    meter = meter_open();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc)
             budget = strtoull(argv[++i], NULL, 10);
@@ -449,13 +450,20 @@ int main(int argc, char **argv)
             all_kinds = true;
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = atof(argv[++i]);
-        else if (strcmp(argv[i], "--row") == 0 && i + 1 < argc)
-            only |= UINT64_C(1) << (atoi(argv[++i]) & 63);
+        else if (strcmp(argv[i], "--row") == 0 && i + 1 < argc && atoi(argv[i + 1]) >= 1 &&
+                 atoi(argv[i + 1]) <= (int)(sizeof(all) / sizeof(all[0])))
+            only |= UINT64_C(1) << atoi(argv[++i]);
         else if (strcmp(argv[i], "--peer") == 0 && i + 1 < argc)
             command = argv[++i];
-        else
+        else {
+            fprintf(stderr,
+                    "attention_bench: wrong option or value: %s; it takes --seconds S, --peer "
+                    "COMMAND, --all, --row 1 to %zu, --budget TOKENS\n",
+                    argv[i], sizeof(all) / sizeof(all[0]));
             return 2;
+        }
     }
+    meter = meter_open();
     if (budget > 0) {
         measure_budget(budget, seconds);
         return 0;

@@ -62,15 +62,20 @@
 #define DS_BYTES (STEP * TILE * 2)
 #define FACTS_BYTES (2 * STEP * 4)
 
-/* The chunk's own tiles are split by query heads if there are fewer than this: about eight for each
- * multiprocessor of a card with some 132. */
-#define FEW_TILES 1056u
+/* The chunk's own tiles are split by query heads if there are fewer than eight for each
+ * multiprocessor. */
+#define FEW_TILES (8 * TDM_ATTEND_BLOCKS)
 
 /* The beginning and the end of an item take about as long as this many steps. */
 #define PART_STEPS 4u
 
-/* KV heads come one after the other if tiles that are not split have at least so many steps. */
+/* KV heads come one after the other if tiles that are not split have at least so many steps. Tests
+ * with delays, whose shapes are small, set it to less. */
+#ifdef TDM_DELAYS
+#define MANY_STEPS UINT64_C(1024)
+#else
 #define MANY_STEPS ((uint64_t)8192 * TDM_ATTEND_BLOCKS)
+#endif
 
 /* Approximate capacity of the L2 cache. */
 #define CACHE_BYTES ((uint64_t)48 << 20)
@@ -119,30 +124,34 @@ static __device__ __forceinline__ uint32_t document_rows(const tdm_attend &a)
 }
 
 /* Tiles of keys that have tickets: [first, x.key_tiles), those from `split` on a ticket for each
- * part. Leading tiles have none if no row sees them and they need not be written. */
+ * part. Leading tiles have none if no row sees them and they need not be written. What is split
+ * does not depend on them, so that written and added sums have the same bits. */
 struct handed_out {
     uint32_t first, split, tickets, part_lag;
     bool one_head; /* of tiles before `split`: one KV head after the other */
 
     __device__ __forceinline__ void find(const tdm_attend &a, const plan &x)
     {
+        const uint32_t seen = min(a.from[0] / TILE, x.key_tiles);
+        first = a.written_slots > 0 ? 0 : seen;
+        split = max(x.whole_tiles, first);
+        const uint32_t whole = split - min(split, seen); /* that rows see */
+        one_head = (uint64_t)whole * a.query_heads * x.row_tiles >= MANY_STEPS;
         part_lag = x.part_lag;
         if (x.half_lag_rows > 0 && document_rows(a) <= x.half_lag_rows)
             part_lag = (x.part_lag + 1) / 2;
-        first = a.written_slots > 0 ? 0 : min(a.from[0] / TILE, x.key_tiles);
-        split = max(x.whole_tiles, first);
-        one_head = (uint64_t)(split - first) * a.query_heads * x.row_tiles >= MANY_STEPS;
+        /* parts of one head take its rows in the same order as tiles that are not split */
         if (split < x.key_tiles && x.part_heads > 1 && !one_head)
-            split -= last_tiles(a.kv_heads);
+            split -= last_tiles(whole, a.kv_heads);
         tickets = (split - first + (x.key_tiles - split) * x.parts) * a.kv_heads;
     }
 
-    /* How many of the tiles before `split` are split, too: the last ones, if they are too few for
-     * most blocks. The others would begin with parts, which take a tile of rows of all their heads
-     * before they go on, and would soon wait for dQ of tiles that take all rows of a head first. */
-    __device__ __forceinline__ uint32_t last_tiles(uint32_t kv_heads) const
+    /* How many of `whole` tiles are split, too: the last ones, if they are too few for most blocks.
+     * The other blocks would begin with parts, which take a tile of rows of all their heads before
+     * they go on, and would soon wait for dQ of tiles that take all rows of a head first. */
+    static __device__ __forceinline__ uint32_t last_tiles(uint32_t whole, uint32_t kv_heads)
     {
-        const uint32_t last = (split - first) * kv_heads % TDM_ATTEND_BLOCKS;
+        const uint32_t last = whole * kv_heads % TDM_ATTEND_BLOCKS;
         return last <= TDM_ATTEND_BLOCKS / 2 ? (last + kv_heads - 1) / kv_heads : 0;
     }
 };
@@ -1263,7 +1272,7 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     if (status != TDM_OK)
         return status;
     plan x = planned;
-    x.tickets = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
+    x.tickets = x.key_tiles * (x.whole_tiles < x.key_tiles ? x.parts : 1) * a.kv_heads;
     if (LISTS) {
         const uint64_t pages = tdm_attend_key_pages(&a);
         const bool separate =

@@ -38,7 +38,8 @@ struct plan {
     uint32_t parts_at_once;     /* so many parts begin together, without a lag */
     uint32_t half_lag_rows;     /* if no document has more rows in the chunk, it lags by half of the
                                  * chunk's tiles instead; 0: never */
-    uint32_t whole_tiles;       /* leading tiles of keys that are not split by query heads */
+    uint32_t whole_tiles;       /* leading tiles of keys that are not split by query heads, but for
+                                 * the last of them (handed_out) */
     /* Over lists: number of query pages, and of words for a bit each; the rank of a page in the
      * list of each query page, [page, list, query page], with or without RANK_OF_SOME; and for each
      * list the number of its pages of all and of its pages of some, [query page, list, 2] */

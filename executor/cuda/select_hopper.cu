@@ -30,14 +30,15 @@
 #include "executor/cuda/hopper_tiles.cuh"
 #include "executor/cuda/select.cuh"
 
-#define TILE 128u /* rows of a consumer, and rows taken at a time */
+#define DIM 128
+#define PIECES 16u /* pieces of 16 bytes in a row */
+#define TILE 128u  /* rows of a consumer, and rows taken at a time */
 #define STAGES 4u
 #define CONSUMERS 2u
 #define HELD (CONSUMERS * TILE) /* rows of a block */
 #define THREADS ((CONSUMERS + 1) * TDM_WARPGROUP)
-#define TILE_BYTES TDM_HOPPER_TILE_BYTES(TILE)
+#define TILE_BYTES (TILE * DIM * 2)
 #define SHARED_BYTES ((CONSUMERS + STAGES) * TILE_BYTES + 1024u)
-#define DIM TDM_HOPPER_DIM
 #define MOST_PAGES 512u /* largest number of query pages in a chunk */
 /* For a query page: the number of tokens that vote, 0 if there is no vote; and its first
  * candidate. */
@@ -189,6 +190,71 @@ template <bool VOTES> struct run_cursor {
 
 /* ---- copies ---- */
 
+/* Copies to shared memory by the threads of one warpgroup. The producer arrives at a copy's barrier
+ * after it has issued the next copies, or before it waits. */
+struct copier {
+    uint64_t *pending;
+
+    __device__ __forceinline__ copier() : pending(NULL)
+    {
+    }
+
+    /* Waits until consumers have released the memory that the next copies overwrite. */
+    __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t phase)
+    {
+        if (tdm_barrier_test(barrier, phase))
+            return;
+        finish();
+        tdm_barrier_wait(barrier, phase);
+    }
+
+    /* All copies since the last commit belong to `barrier`. */
+    __device__ __forceinline__ void commit(uint64_t *barrier)
+    {
+        tdm_copy_commit();
+        if (pending != NULL) {
+            tdm_copy_wait<1>();
+            tdm_fence_shared();
+            tdm_barrier_arrive(pending);
+        }
+        pending = barrier;
+    }
+
+    __device__ __forceinline__ void finish()
+    {
+        if (pending == NULL)
+            return;
+        tdm_copy_wait<0>();
+        tdm_fence_shared();
+        tdm_barrier_arrive(pending);
+        pending = NULL;
+    }
+};
+
+/* Each thread of the warpgroup copies piece `thread % 16` of every 8th row, from row `thread / 16`
+ * on. */
+static __device__ __forceinline__ uint32_t piece_of(uint32_t tile, uint32_t rows)
+{
+    const uint32_t row = threadIdx.x % TDM_WARPGROUP / PIECES;
+    const uint32_t piece = threadIdx.x % PIECES;
+    return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8) ^ row) * 16;
+}
+
+/* Begins to copy ROWS rows that are `stride` elements apart. Rows from `count` on become zeros. */
+template <uint32_t ROWS>
+static __device__ __forceinline__ void copy_rows(uint32_t tile, const __nv_bfloat16 *from,
+                                                 uint64_t stride, uint32_t count)
+{
+    const uint32_t row = threadIdx.x % TDM_WARPGROUP / PIECES;
+    const uint32_t to = piece_of(tile, ROWS);
+    from += threadIdx.x % PIECES * 8;
+#pragma unroll 8
+    for (uint32_t i = 0; i < ROWS / 8; i++) {
+        const bool is_there = row + 8 * i < count;
+        tdm_copy_async(to + i * 1024, from + (is_there ? row + 8 * i : 0) * stride, is_there);
+    }
+}
+
 /* Copies the rows of a query page and query head; zeros if there are none. */
 static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_select &s,
                                                      const block &b, const state &state,
@@ -197,7 +263,7 @@ static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_se
     const __nv_bfloat16 *q = (const __nv_bfloat16 *)s.q.data;
     const uint32_t tokens = page < b.pages ? state.page[page].tokens : 0;
     const uint64_t row = (uint64_t)(tokens > 0 ? page * TILE : 0) * s.query_heads + head;
-    tdm_hopper_copy<TILE>(tile, q + row * DIM, (uint64_t)s.query_heads * DIM, tokens);
+    copy_rows<TILE>(tile, q + row * DIM, (uint64_t)s.query_heads * DIM, tokens);
 }
 
 /* Copies the means from page `first` before the chunk on; zeros if there are none. */
@@ -207,7 +273,7 @@ static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_sele
     const __nv_bfloat16 *means = (const __nv_bfloat16 *)s.means.data;
     const uint32_t count = first < b.before ? b.before - first : 0;
     const uint64_t row = (uint64_t)(count > 0 ? first : 0) * s.kv_heads + kv_head;
-    tdm_hopper_copy<TILE>(tile, means + row * DIM, (uint64_t)s.kv_heads * DIM, count);
+    copy_rows<TILE>(tile, means + row * DIM, (uint64_t)s.kv_heads * DIM, count);
 }
 
 /* The LSE of the rows of a query page and head over one part of their candidates; NaN if there is
@@ -227,8 +293,7 @@ static __device__ __forceinline__ float whole_lse(const tdm_select &s, uint32_t 
     return distance < INFINITY ? most + log2f(1.0f + exp2f(-distance)) : most;
 }
 
-static __device__ __forceinline__ void wait_empty(state &state, tdm_producer &producer,
-                                                  uint32_t number)
+static __device__ __forceinline__ void wait_empty(state &state, copier &producer, uint32_t number)
 {
     if (number >= STAGES)
         producer.wait(&state.empty[number % STAGES], number / STAGES - 1);
@@ -239,7 +304,7 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
 {
     const uint32_t ratio = s.query_heads / s.kv_heads;
     run_cursor<VOTES> cursor(s, b);
-    tdm_producer producer;
+    copier producer;
     uint32_t number = 0, runs = 0;
     for (run r; cursor.next(s, b, state, r); runs++) {
         if (runs > 0)
@@ -283,6 +348,16 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
 /* Scores of 64 rows, in the layout of the tensor cores, and the same rows as a factor. */
 typedef float scores[TILE / 8][4];
 typedef uint32_t factor[DIM / 16][4];
+
+/* Loads the warpgroup's 64 rows of a tile of `rows` rows, all columns, as A in registers. */
+static __device__ __forceinline__ void load_held(factor &a, uint32_t tile, uint32_t rows)
+{
+    const uint32_t lane = threadIdx.x % 32, row = tdm_hopper_warp_row() + lane % 16;
+#pragma unroll
+    for (uint32_t block = 0; block < DIM / 16; block++)
+        tdm_ldmatrix(a[block], tile + block / 4 * rows * 128 + row * 128 +
+                                   ((2 * (block % 4) + lane / 16) ^ (row % 8)) * 16);
+}
 
 static __device__ __forceinline__ void release(uint64_t *barrier)
 {
@@ -504,8 +579,8 @@ static __device__ __forceinline__ void consume(const tdm_select &s, const block 
     for (run r; cursor.next(s, b, state, r); runs++) {
         factor held[2];
         tdm_barrier_wait(&state.full_held, runs);
-        tdm_hopper_load_a(held[0], b.held + group * TILE_BYTES, TILE);
-        tdm_hopper_load_a(held[1], b.held + group * TILE_BYTES + 64 * 128, TILE);
+        load_held(held[0], b.held + group * TILE_BYTES, TILE);
+        load_held(held[1], b.held + group * TILE_BYTES + 64 * 128, TILE);
         release(&state.empty_held);
         if constexpr (VOTES)
             vote_run(s, b, state, r, held, number, scale);
@@ -513,6 +588,8 @@ static __device__ __forceinline__ void consume(const tdm_select &s, const block 
             sum_run(s, b, state, r, held, number, scale);
         number += r.steps;
     }
+    if (group == 0) /* the last turn is taken, so that no barrier is left half full */
+        tdm_turn_wait(1);
 }
 
 template <bool VOTES>

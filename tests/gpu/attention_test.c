@@ -99,6 +99,8 @@ static const struct shape shapes[] = {
     {128, 1, 7, 4096, 128, 3, 3000, 0, 1},
     {128, 1, 7, 4096, 128, 3, 3000, 3500, 1},
     {64, 2, 4, 4096, 128, 2, 2300, 0, 3},
+    /* so many rows and KV heads that those of three heads do not fit in the L2 cache */
+    {128, 8, 4, 2176, 128, 2, 2100, 0, 1},
 };
 
 /* Shapes that add to dK and dV in all slots. The first tiles of keys are seen by no row. */
@@ -106,6 +108,9 @@ static const struct shape added_shapes[] = {
     {128, 4, 7, 1024, 128, 6, 1024, 600, 1},
     {64, 2, 4, 512, 128, 8, 500, 0, 6},
     {128, 2, 3, 512, 128, 4, 512, 0, 1},
+    /* of the tiles that are seen before the chunk the last ones are split by query heads */
+    {128, 4, 7, 1024, 128, 6, 1024, 0, 2},
+    {128, 8, 4, 512, 128, 5, 400, 0, 2},
 };
 
 /* Shapes whose scores grow so much after the first tile that their exponentials overflow. The last
@@ -121,6 +126,7 @@ static const struct shape repeated_shapes[] = {
     {128, 4, 7, 1024, 128, 4, 1024, 0, 1},
     {64, 2, 8, 1024, 128, 3, 1000, 300, 3},
     {128, 4, 7, 1024, 128, 6, 650, 0, 1},
+    {128, 4, 7, 1024, 128, 6, 1024, 0, 2},
 };
 
 static bool is_sanitized(void)
@@ -289,6 +295,34 @@ static void check(struct gpu_test *test, const struct tdm_attention_kind *kind,
                   (unsigned long long)s->chunk_tokens, (unsigned long long)s->page_tokens,
                   (unsigned long long)s->window, s->documents, errors[0], errors[1], errors[2],
                   errors[3], same ? "repeats" : "does not repeat");
+}
+
+/* dK and dV of the first slot are written, or added to zeros: both give the same. */
+static void check_written(struct gpu_test *test, struct tdm_attend a, const struct shape *s,
+                          const struct tdm_attention_kind *kind, const struct result *due,
+                          cudaStream_t stream)
+{
+    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
+    const uint64_t sums = s->slots * slot_of(s);
+    float *zeros = host(sums * sizeof(float));
+    memset(zeros, 0, sums * sizeof(float));
+    struct result written = new_result(elements, rows, zeros, sums);
+    struct result added = new_result(elements, rows, zeros, sums);
+    a.written_slots = 1;
+    run(a, kind, due, &written, stream);
+    a.written_slots = 0;
+    run(a, kind, due, &added, stream);
+    const double errors[] = {
+        difference(written.dq, added.dq, TDM_DTYPE_BF16, elements),
+        difference(written.gradients, added.gradients, TDM_DTYPE_FP32, sums),
+    };
+    gpu_test_case(test, errors[0] == 0 && errors[1] == 0,
+                  "%s: heads of %u, %llu tokens: dK and dV written and added to zeros: dq %.1e dkv "
+                  "%.1e",
+                  kind->name, s->head_dim, (unsigned long long)s->tokens, errors[0], errors[1]);
+    free_result(&written);
+    free_result(&added);
+    free(zeros);
 }
 
 /* ---- one slot at a time ---- */
@@ -602,6 +636,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale,
             tdm_cuda_limit_multiprocessors(0);
         }
         check(test, kind, s, &due, &got, is_sanitized() ? &got : &again);
+        if (!writes && kind == first)
+            check_written(test, a, s, kind, &due, stream);
         for (enum way way = WHOLE; repeats && way <= PACKED_SLOTS; way++)
             repeat(test, &a, s, kind, way, &due, gradients, stream);
         free_result(&got);
