@@ -11,7 +11,7 @@ static double slot_mib_of(const struct tdm_estimator *e, enum tdm_state state)
     uint64_t most = 0;
     for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
         most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
-    return tdm_estimator_comes(e, state) ? (double)most / TDM_MIB : 0;
+    return tdm_relaxation_comes(e, state, 0) ? (double)most / TDM_MIB : 0;
 }
 
 double tdm_relaxation_slot_mib(const struct tdm_estimator *e)
@@ -29,7 +29,7 @@ static uint32_t head_unit(const struct tdm_estimator *e)
 /* Are masters and moments fetched for updates during the backward? */
 static bool state_comes(const struct tdm_estimator *e, enum tdm_state state)
 {
-    return state != TDM_STATE_WEIGHTS && tdm_estimator_comes(e, state) &&
+    return state != TDM_STATE_WEIGHTS && tdm_relaxation_comes(e, state, 0) &&
            tdm_relaxation_updates_in_backward(e) && !tdm_is_far(e->base->optimizer.on);
 }
 
@@ -85,8 +85,9 @@ static double more_slots(const struct tdm_estimator *e)
  */
 static double layer_slot_mib(const struct tdm_estimator *e, enum tdm_state state)
 {
-    return tdm_estimator_comes(e, state) ? (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB
-                                         : 0;
+    return tdm_relaxation_comes(e, state, 0)
+               ? (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB
+               : 0;
 }
 
 static void put_in_layers(struct tdm_relaxation *r, double mib)

@@ -276,7 +276,9 @@ void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least
 double tdm_relaxation_unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                                    enum tdm_state state, uint32_t unit);
 
-/* Bytes of a unit's state sent to the host; of all layers the minimum. */
+/* Is a unit's state at home on the host fetched for its update? Of layers, if none is at home on
+ * the device. Bytes of it sent to the host; of all layers the minimum. */
+bool tdm_relaxation_comes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit);
 double tdm_relaxation_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                  uint32_t unit);
 

@@ -188,12 +188,26 @@ double tdm_relaxation_most_slots(uint32_t slots)
     return (double)larger(slots, TDM_MOST_SLOTS);
 }
 
+/* Are layers at home on the host updated there? Then the rows count all layers so. */
+static bool layers_update_on_host(const struct tdm_estimator *e)
+{
+    return tdm_is_far(e->base->optimizer.on);
+}
+
+bool tdm_relaxation_comes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    return unit < e->layers ? state == TDM_STATE_WEIGHTS || !layers_update_on_host(e)
+                            : tdm_estimator_comes(e, state, unit);
+}
+
 double tdm_relaxation_sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     double least = (double)tdm_estimator_sent_bytes(e, state, unit);
-    for (uint32_t layer = 0; layer < e->layers && unit < e->layers; layer++)
-        least = fmin(least, (double)tdm_estimator_sent_bytes(e, state, layer));
-    return least;
+    if (unit >= e->layers || !layers_update_on_host(e))
+        return least;
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        least = fmin(least, (double)e->gradient_bytes[layer]);
+    return state == TDM_STATE_WEIGHTS ? least : 0;
 }
 
 static double sent_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
@@ -321,7 +335,7 @@ static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enu
                                              uint32_t unit)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    const bool comes = tdm_estimator_comes(e, state);
+    const bool comes = tdm_relaxation_comes(e, state, unit);
     const struct tdm_pricing *p = &r->pricing;
     const double last = last_slice_seconds(e, state, unit);
     /* in layer-major order the window of `both_ways_backward` begins when the head is done */
@@ -551,7 +565,7 @@ bool tdm_relaxation_has_ring(const struct tdm_relaxation *r, enum tdm_state stat
     const struct tdm_estimator *e = r->pricing.e;
     if (state == TDM_STATE_WEIGHTS)
         return true;
-    return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
+    return tdm_relaxation_comes(e, state, 0) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
 /* Does the device have rings for updates after the backward, and buffers for updates of embedding
@@ -622,7 +636,7 @@ static void put_copies(struct tdm_relaxation *r, enum tdm_state state, uint32_t 
     const double sent = sent_seconds(e, state, unit);
     const bool in_forward =
         state == TDM_STATE_WEIGHTS && unit != tdm_model_head_unit(e->base->model);
-    const double fetches = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
+    const double fetches = (in_forward ? 1 : 0) + (tdm_relaxation_comes(e, state, unit) ? 1 : 0);
     const struct in_backward backward = copies_in_backward(r, state, unit);
     if (in_forward)
         tdm_column_put(r, r->row[ROW_FETCH_FORWARD],

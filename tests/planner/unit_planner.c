@@ -250,14 +250,16 @@ static void test_likely_seconds_of_waits(void **state)
 }
 
 /* Layer-major, layers of several kinds: their stores, K and V go to the host, and their gradients,
- * from one buffer, where some of them are updated. */
+ * from one buffer, where some of them are updated. The others have all their state on the device;
+ * from the sixth case on, masters and moments pass. */
 static void test_likely_seconds_of_gradients(void **state)
 {
     (void)state;
     static const uint32_t near[] = {2, 9, 20};
     static const uint64_t contexts[] = {8192, 32768};
     struct tdm_error err;
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 12; i++) {
+        const uint32_t layers_near = near[i / 2 % 3], slots = 1 + (uint32_t)i % 3;
         struct tdm_schedule *schedule = new_schedule("qwen2.5-7b", contexts[i % 2], 0, 0);
         uint32_t sizes[28];
         for (uint32_t g = 0; g < 28; g++)
@@ -277,10 +279,13 @@ static void test_likely_seconds_of_gradients(void **state)
         }
         schedule->optimizer.on = TDM_HOST;
         for (int state_of = 0; state_of <= TDM_STATE_MOMENTS; state_of++)
-            if (near[i / 2] > 0)
-                schedule->homes[state_of] = (struct tdm_home){near[i / 2], TDM_DEVICE, TDM_DEVICE};
+            schedule->homes[state_of] = (struct tdm_home){layers_near, TDM_DEVICE, TDM_DEVICE};
+        for (int state_of = TDM_STATE_MASTER; state_of <= TDM_STATE_MOMENTS && i >= 6; state_of++)
+            schedule->homes[state_of].device_layers = 0;
+        schedule->rings.optimizer = i < 6 ? schedule->rings.optimizer : slots;
         const double off = off_by(schedule);
-        print_message("%u layers updated on the device: off by %.2f%%\n", near[i / 2], 100 * off);
+        print_message("%u layers updated on the device%s: off by %.2f%%\n", layers_near,
+                      i < 6 ? "" : ", with state from the host", 100 * off);
         assert_true(fabs(off) < 0.006);
         tdm_schedule_free(schedule);
     }
