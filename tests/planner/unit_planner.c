@@ -1080,6 +1080,37 @@ static void test_update_place(void **state)
     assert_true(bound <= fmin(seconds[0], seconds[1]) * (1 + 1e-9));
 }
 
+/* Where state streams behind a short step, link and host's cores share the updates: some layers
+ * have their weights on the device, and masters and moments pass. That is faster than updates on
+ * the device alone, and the bound holds. */
+static void test_state_passes(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"chunk=8K", "order=layer-major", "optimizer.on=device"};
+    double seconds[2];
+    for (int i = 0; i < 2; i++) { /* both places, the device */
+        struct tdm_pins pins = {0};
+        struct tdm_search found;
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 8192, 24 * GIB, 110 * GIB);
+        const struct tdm_home *homes = schedule->homes;
+        must(tdm_set_keys_apply(keys, 2 + (size_t)i, schedule, &pins, &err), &err);
+        must(tdm_candidates_search(schedule, &pins, &found, &err), &err);
+        seconds[i] = found.simulation.step_seconds;
+        assert_true(found.bound_seconds > 0 && found.bound_seconds <= seconds[i]);
+        if (i == 0) {
+            assert_int_equal(schedule->optimizer.on, TDM_HOST);
+            assert_in_range(homes[TDM_STATE_WEIGHTS].device_layers, 1, schedule->model->layers - 1);
+            assert_int_equal(homes[TDM_STATE_MOMENTS].device_layers, 0);
+        }
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+    print_message("updates at both places %.4f s, on the device %.4f s\n", seconds[0], seconds[1]);
+    assert_true(seconds[0] < 0.9 * seconds[1]);
+}
+
 /* ---- the ladder ---- */
 
 /* Plans a limit with a ladder; the plan fits, and takes what the search says. */
@@ -1329,6 +1360,7 @@ int main(void)
         cmocka_unit_test(test_set_keys_good),
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
+        cmocka_unit_test(test_state_passes),
         cmocka_unit_test(test_ladder),
         cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_prediction_json),
