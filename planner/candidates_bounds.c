@@ -31,6 +31,14 @@ enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
     return status;
 }
 
+/* Takes another rounding of the same program if it promises more, and frees it else. */
+static void take_better(struct tdm_rounded *rounded, struct tdm_rounded *other)
+{
+    if (other->fits && (!rounded->fits || other->cost < rounded->cost))
+        tdm_rounded_copy(rounded, other);
+    tdm_rounded_free(other);
+}
+
 /* Searches the same with some layers at home on the device, if others are updated on the host and
  * none is there yet. Takes it if it promises more. */
 static enum tdm_status bring_layers(struct tdm_candidates *run, struct tdm_rounding_limits limits,
@@ -43,21 +51,19 @@ static enum tdm_status bring_layers(struct tdm_candidates *run, struct tdm_round
         return TDM_OK;
     if (!tdm_rounded_duplicate(&run->space, rounded, &other))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    tdm_rounded_set_layers(&other, 1);
+    tdm_rounded_set_near(&other, 1, false);
     enum tdm_status status = tdm_improve(&run->space, &limits, &other, err);
-    if (status == TDM_OK && other.fits && other.cost < rounded->cost)
-        tdm_rounded_copy(rounded, &other);
-    tdm_rounded_free(&other);
+    take_better(rounded, &other);
     return status;
 }
 
 /* Rounds the solution of a program. Homes come from a grid too: solutions hardly tell one home from
  * another, and single moves seldom lead to the best ones. */
-static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order order,
-                                      uint32_t size, struct tdm_relaxation *relaxation,
-                                      const struct tdm_relaxed *relaxed, struct tdm_error *err)
+static enum tdm_status round_one(struct tdm_candidates *run, enum tdm_order order, uint32_t size,
+                                 struct tdm_relaxation *relaxation,
+                                 const struct tdm_relaxed *relaxed, struct tdm_rounded *rounded,
+                                 struct tdm_error *err)
 {
-    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     enum tdm_status status = tdm_round(&run->space, size, order, relaxation, relaxed, rounded, err);
     if (status != TDM_OK)
         return status;
@@ -67,8 +73,27 @@ static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order
     limits.travelled = tdm_estimator_knows_lanes(run->space.estimators[size])
                            ? QUICK_TRAVELLED
                            : QUICK_TRAVELLED_ROUGH;
-    status = tdm_candidates_improve_new(run, &limits, rounded, err);
+    status = tdm_improve(&run->space, &limits, rounded, err);
     return status == TDM_OK && rounded->fits ? bring_layers(run, limits, rounded, err) : status;
+}
+
+/* Rounds a program's solution, or both of two ways. */
+static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order order,
+                                      uint32_t size, struct tdm_relaxation *relaxation,
+                                      struct tdm_relaxed *relaxed, struct tdm_error *err)
+{
+    struct tdm_rounded *rounded = &run->rounded[run->rounded_count], other;
+    struct tdm_relaxed turned = *relaxed;
+    enum tdm_status status = round_one(run, order, size, relaxation, relaxed, rounded, err);
+    if (status == TDM_OK && tdm_relaxation_turn(relaxation, &turned)) {
+        status = round_one(run, order, size, relaxation, &turned, &other, err);
+        take_better(rounded, &other);
+    }
+    if (status == TDM_OK && rounded->fits)
+        run->rounded_count++;
+    else
+        tdm_rounded_free(rounded);
+    return status;
 }
 
 /* ---- one program ---- */
@@ -162,12 +187,13 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     if (relaxed.bound_seconds > run->floor_seconds[order][size])
         run->floor_seconds[order][size] = relaxed.bound_seconds;
     run->is_put_off[order][size] = hardly_wins(run, relaxed.bound_seconds);
-    if (status == TDM_OK && relaxed.solved && tdm_candidates_may_round(run) &&
-        !run->is_put_off[order][size])
-        status = round_solution(run, order, size, relaxation, &relaxed, err);
     free(prices->of_rows);
     *prices = tdm_relaxation_prices(relaxation);
     run->last[order] = prices;
+    run->passing[order][size] = relaxed.passing;
+    if (status == TDM_OK && relaxed.solved && tdm_candidates_may_round(run) &&
+        !run->is_put_off[order][size])
+        status = round_solution(run, order, size, relaxation, &relaxed, err);
     tdm_relaxation_free(relaxation);
     return status;
 }

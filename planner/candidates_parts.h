@@ -73,7 +73,8 @@ struct tdm_candidates {
      * deferred until the best schedule found is slower than this bound */
     double floor_seconds[TDM_ORDERS][TDM_BASES];
     bool is_put_off[TDM_ORDERS][TDM_BASES];
-    bool late; /* the second look at what was deferred */
+    bool passing[TDM_ORDERS][TDM_BASES]; /* as tdm_relaxed says */
+    bool late;                           /* the second look at what was deferred */
     /* The same bound, or that of its program, less the savings of sets richer than those of the
      * search; NO_BOUND: not examined */
     double least_seconds[TDM_ORDERS][TDM_BASES];

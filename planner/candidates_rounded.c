@@ -217,7 +217,8 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
         if (fixed[state] || on_host)
             rounded->homes[state] = space->bases[size].homes[state];
     if (on_host && !fixed[TDM_STATE_WEIGHTS])
-        tdm_rounded_set_layers(rounded, from->homes[TDM_STATE_WEIGHTS].device_layers);
+        tdm_rounded_set_near(rounded, from->homes[TDM_STATE_WEIGHTS].device_layers,
+                             tdm_rounded_passes(from));
     for (uint32_t g = 0; g < from->group_count; g++) {
         struct tdm_group *group = &rounded->groups[g];
         scale_split(&group->kept, &group->kept_from_chunk, chunks, to_chunks);
@@ -294,7 +295,7 @@ static enum tdm_status try_layers(struct tdm_candidates *run, struct tdm_error *
         status = copy_winner(run, from->size, rounded, err);
         if (status != TDM_OK)
             return status;
-        tdm_rounded_set_layers(rounded, layers + more);
+        tdm_rounded_set_near(rounded, layers + more, tdm_rounded_passes(from));
         status = tdm_candidates_improve_new(run, &limits, rounded, err);
     }
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;

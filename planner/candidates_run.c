@@ -155,6 +155,7 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
     limits.fixed_rings = pins->has_rings;
     tdm_candidates_fixed_homes(run, size, limits.fixed_homes);
     limits.tied = tdm_is_far(run->space.bases[size].optimizer.on);
+    limits.passing = limits.tied && run->passing[rounded->order][size];
     if (limits.tied && rounded->homes[TDM_STATE_WEIGHTS].device_layers == 0)
         limits.fixed_homes[TDM_STATE_WEIGHTS] = true;
     return limits;

@@ -138,6 +138,7 @@ static void find_homes(struct tdm_lanes *m, const struct tdm_estimator *e)
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++)
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++)
             m->far[s][unit] = tdm_estimator_unit_bytes(e, (enum tdm_state)s, unit) > 0 &&
+                              tdm_estimator_comes(e, (enum tdm_state)s, unit) &&
                               tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
     m->layers_pass = false;
     for (uint32_t i = 0; i < CONTENTS; i++) {

@@ -108,18 +108,19 @@ struct tdm_lanes {
     /* of `homes`, if has_homes; the streams too, if has_streams */
     struct tdm_home homes[TDM_STATES];
     bool has_homes, has_streams;
-    uint64_t passes[CONTENTS];        /* slices whose state passes through the rings */
-    bool layers_pass;                 /* some are of layers */
-    double gradient_bytes;            /* of all units */
-    bool *far[TDM_STATE_MOMENTS + 1]; /* [units]: is a state at home on the host, and not empty? */
-    struct span *spans;               /* [layers]: of the layer's group */
-    struct lane_layer *of_layers;     /* [layers] */
-    struct lane_times *times;         /* [layers] */
-    struct layer_cost *costs;         /* [layers * chunks]: memory for the times */
-    double *attention;                /* the same */
-    struct lane_chunk *of_chunks;     /* [chunks] */
-    uint8_t read_again;               /* bits of the stores that a rerun reads */
-    struct lane_rest *rest;           /* [layers]: of groups */
+    uint64_t passes[CONTENTS]; /* slices whose state passes through the rings */
+    bool layers_pass;          /* some are of layers */
+    double gradient_bytes;     /* of all units */
+    /* [units]: is a state at home on the host, not empty, and fetched from there? */
+    bool *far[TDM_STATE_MOMENTS + 1];
+    struct span *spans;           /* [layers]: of the layer's group */
+    struct lane_layer *of_layers; /* [layers] */
+    struct lane_times *times;     /* [layers] */
+    struct layer_cost *costs;     /* [layers * chunks]: memory for the times */
+    double *attention;            /* the same */
+    struct lane_chunk *of_chunks; /* [chunks] */
+    uint8_t read_again;           /* bits of the stores that a rerun reads */
+    struct lane_rest *rest;       /* [layers]: of groups */
 };
 
 /* The clocks of a step. */

@@ -106,7 +106,7 @@ static void open_rings(struct lane_clocks *c)
 
 void tdm_lanes_open_states(struct lane_clocks *c)
 {
-    if (!c->trains || !c->layers_pass || tdm_is_far(c->e->base->optimizer.on))
+    if (!c->trains || !c->layers_pass)
         return;
     open_rings(c);
     while (fetch_next_state(c))

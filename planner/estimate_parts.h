@@ -156,15 +156,17 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
                                   uint32_t unit);
 
 /* Bytes sent to the host for a unit whose state is at home there: what changed or, if it is updated
- * there, its gradient, which is counted with the weights. tdm_estimator_comes(): does state at home
- * on the host get fetched to the device? */
+ * there, its gradient, which is counted with the weights. tdm_estimator_comes(): is state at home
+ * on the host fetched to the device? tdm_estimator_passing_layers(): layers whose masters or
+ * moments are. */
 uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                   uint32_t unit);
 
 /* Bytes of a unit's state that pass at a time: of a slice (schedule/slices.h). */
 uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                    uint32_t unit);
-bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
+bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit);
+uint32_t tdm_estimator_passing_layers(const struct tdm_estimator *e, enum tdm_state state);
 
 /* The seconds of updates with so many layers' state at home on the device, embedding and head as
  * they are. Without updates on the host they do not depend on it. */

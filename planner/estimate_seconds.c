@@ -396,19 +396,26 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
     double weights = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
     weight_visits(e, schedule, &forward, &backward);
     fetched = backward * weights;
+    /* all layers at home on the host are updated at one place */
+    const struct tdm_home *home = &e->base->homes[TDM_STATE_WEIGHTS];
+    const uint32_t far = e->layers - home->device_layers;
+    if (updates && far > 0)
+        sent += far * (double)tdm_estimator_sent_bytes(e, TDM_STATE_WEIGHTS,
+                                                       tdm_home_layer(home, e->layers, e->far, 0));
     for (int s = 0; s <= TDM_STATE_MOMENTS && updates; s++) {
         enum tdm_state state = (enum tdm_state)s;
-        double far = e->layers - e->base->homes[state].device_layers;
-        bool comes = state != TDM_STATE_WEIGHTS && tdm_estimator_comes(e, state);
-        double bytes = far * (double)tdm_estimator_unit_bytes(e, state, 0);
-        through_ring += comes ? bytes : 0;
-        sent += far * (double)tdm_estimator_sent_bytes(e, state, 0);
+        const bool comes = state != TDM_STATE_WEIGHTS;
+        const double layers = comes ? tdm_estimator_passing_layers(e, state) : 0;
+        double bytes = layers * (double)tdm_estimator_unit_bytes(e, state, 0);
+        through_ring += bytes;
+        sent += bytes;
         for (int i = 0; i < 2; i++)
             if (tdm_is_far(tdm_schedule_home(e->base, state, last[i]))) {
-                bytes += (double)tdm_estimator_unit_bytes(e, state, last[i]);
+                if (comes && tdm_estimator_comes(e, state, last[i]))
+                    bytes += (double)tdm_estimator_unit_bytes(e, state, last[i]);
                 sent += (double)tdm_estimator_sent_bytes(e, state, last[i]);
             }
-        fetched += comes ? bytes : 0;
+        fetched += bytes;
     }
     phases->forward.fetch += forward * weights / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.fetch += fetched / tdm_machine_link_rate(machine, TDM_LINK_H2D);

@@ -105,9 +105,9 @@ uint64_t tdm_estimator_slice_bytes(const struct tdm_estimator *e, enum tdm_state
     return e->slice_bytes[state][unit];
 }
 
-bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state)
+bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
-    return state == TDM_STATE_WEIGHTS || !tdm_is_far(e->base->optimizer.on);
+    return state == TDM_STATE_WEIGHTS || !tdm_updates_on_host(e->base, unit);
 }
 
 uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
@@ -115,7 +115,7 @@ uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state 
 {
     if (e->base->optimizer.kind == TDM_OPTIMIZER_NONE)
         return 0;
-    if (!tdm_is_far(e->base->optimizer.on))
+    if (!tdm_updates_on_host(e->base, unit))
         return e->unit_bytes[state][unit];
     return state == TDM_STATE_WEIGHTS ? e->gradient_bytes[unit] : 0;
 }
@@ -139,31 +139,39 @@ static uint64_t buffer_bytes(const struct tdm_estimator *e, enum tdm_state state
     return far ? e->unit_bytes[state][unit] : 0;
 }
 
-/* Layers of which a state is at home on the host, and not empty. All have as many bytes. */
-static uint32_t far_layers_of(const struct tdm_estimator *e, enum tdm_state state)
+/* All layers have as many bytes. What the host updates has all its state there. */
+uint32_t tdm_estimator_passing_layers(const struct tdm_estimator *e, enum tdm_state state)
 {
-    return e->unit_bytes[state][0] > 0 ? e->layers - e->base->homes[state].device_layers : 0;
+    const bool on_host = tdm_is_far(e->base->optimizer.on);
+    const uint32_t far = e->layers - e->base->homes[state].device_layers;
+    const uint32_t there =
+        on_host ? e->layers - e->base->homes[TDM_STATE_WEIGHTS].device_layers : 0;
+    return e->unit_bytes[state][0] > 0 ? far - there : 0;
 }
 
-static bool has_far_state(const struct tdm_estimator *e, uint32_t unit)
+static bool passes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
-    return !tdm_updates_on_host(e->base, unit) && (buffer_bytes(e, TDM_STATE_MASTER, unit) > 0 ||
-                                                   buffer_bytes(e, TDM_STATE_MOMENTS, unit) > 0);
+    return tdm_estimator_comes(e, state, unit) && buffer_bytes(e, state, unit) > 0;
 }
 
-/* Updates are on the device. */
+static bool has_passing_state(const struct tdm_estimator *e, uint32_t unit)
+{
+    return passes(e, TDM_STATE_MASTER, unit) || passes(e, TDM_STATE_MOMENTS, unit);
+}
+
+/* Of what is updated on the device. */
 static uint64_t state_ring_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                  uint32_t slots)
 {
-    uint64_t passes = far_layers_of(e, state);
-    uint64_t most = passes > 0 ? e->unit_bytes[state][0] : 0;
+    uint64_t passing = tdm_estimator_passing_layers(e, state);
+    uint64_t most = passing > 0 ? e->unit_bytes[state][0] : 0;
     for (uint32_t unit = e->layers; unit < e->base->model->unit_count; unit++) {
-        if (buffer_bytes(e, state, unit) == 0)
+        if (!passes(e, state, unit))
             continue;
-        passes += e->slices[unit];
+        passing += e->slices[unit];
         most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
     }
-    return smaller(slots, passes) * most;
+    return smaller(slots, passing) * most;
 }
 
 /* Host bytes for gradients that are sent there to be used. */
@@ -220,17 +228,16 @@ static void note_rings(struct tdm_estimator *e)
     e->embedding_update = e->head_update = e->state_rings = 0;
     e->embedding_fetched = fetched_bytes(e, embedding);
     e->head_fetched = fetched_bytes(e, head);
-    if (tdm_is_far(base->optimizer.on))
-        return;
     const uint64_t rings = state_ring_bytes(e, TDM_STATE_MASTER, slots) +
                            state_ring_bytes(e, TDM_STATE_MOMENTS, slots);
     /* rings are there while units need them; for layers, all the time that these go backward */
-    bool of_layers = tdm_updates_at_end(base) || far_layers_of(e, TDM_STATE_MASTER) > 0 ||
-                     far_layers_of(e, TDM_STATE_MOMENTS) > 0;
+    bool of_layers = tdm_updates_at_end(base) ||
+                     tdm_estimator_passing_layers(e, TDM_STATE_MASTER) > 0 ||
+                     tdm_estimator_passing_layers(e, TDM_STATE_MOMENTS) > 0;
     e->state_rings = of_layers ? rings : 0;
-    e->embedding_update = has_far_state(e, embedding) ? rings : 0;
-    e->head_update = has_far_state(e, head) ? rings : 0;
-    if (tdm_updates_at_end(base))
+    e->embedding_update = has_passing_state(e, embedding) ? rings : 0;
+    e->head_update = has_passing_state(e, head) ? rings : 0;
+    if (tdm_updates_at_end(base) && !tdm_is_far(base->optimizer.on))
         e->state_rings += ring_bytes(e, TDM_STATE_GRADIENTS, slots);
 }
 

@@ -76,7 +76,8 @@ static void advance(const struct tdm_estimator *e, const struct slowdowns *slowe
 /* Seconds to fetch a unit's state for its use; send_seconds(): to send to the host. */
 static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
-    if (!tdm_is_far(tdm_schedule_home(e->base, state, unit)) || !tdm_estimator_comes(e, state))
+    if (!tdm_is_far(tdm_schedule_home(e->base, state, unit)) ||
+        !tdm_estimator_comes(e, state, unit))
         return 0;
     return (double)tdm_estimator_unit_bytes(e, state, unit) /
            tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);

@@ -325,6 +325,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
     free(r->kept);
     free(r->found);
     free(r->centre);
+    free(r->other_centre);
     free(r->tried);
     tdm_amounts_free(&r->use);
     free(r);
@@ -486,7 +487,8 @@ static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct td
     const double slots = tdm_relaxation_value(r, r->plain_slots);
     struct tdm_enough rest = *enough;
     struct result all = {.centre = NULL}, more = {.centre = NULL};
-    if (r->of_bytes || slots < LITTLE || slots > 1 - LITTLE || r->bound_seconds >= enough->seconds)
+    if (r->of_bytes || r->is_tied || slots < LITTLE || slots > 1 - LITTLE ||
+        r->bound_seconds >= enough->seconds)
         return TDM_OK;
     enum tdm_status status = keep_result(r, &all) ? TDM_OK : no_memory(err);
     if (status == TDM_OK)
@@ -508,21 +510,50 @@ static enum tdm_status branch_on_slots(struct tdm_relaxation *r, const struct td
     return status;
 }
 
-/* Solves without layers' state on the device, where updates are on the host, then with it. If that
- * saves nothing at the prices of the first solution, it is that of both. */
+/* Goes on in one of both ways (tdm_relaxation_set_way()), if it promises less than so many seconds
+ * at the prices of the solution before, also where the solver gave that up. */
+static enum tdm_status go_way(struct tdm_relaxation *r, bool passing, double seconds,
+                              const struct tdm_enough *enough, struct tdm_error *err)
+{
+    const struct tdm_enough nothing = {0};
+    tdm_relaxation_set_way(r, passing, passing ? r->most_passing : r->most_tied);
+    enum tdm_status status =
+        solve_within(r, r->plain_slots, 0, r->plain[r->plain_slots].most, &nothing, err);
+    return status == TDM_OK && r->bound_seconds < seconds ? tdm_relaxation_iterate(r, enough, err)
+                                                          : status;
+}
+
+/* Solves without layers on the device, where updates are on the host; then with all state of some;
+ * then with the weights of some, whose other state passes. The bound is the smaller one of both
+ * ways, and the program is left in that. */
 static enum tdm_status solve_tied(struct tdm_relaxation *r, const struct tdm_enough *enough,
                                   struct tdm_error *err)
 {
-    const double most = r->plain[r->plain_tied].most;
-    const struct tdm_enough nothing = {0};
-    tdm_relaxation_limit(r, r->plain_tied, 0, 0);
+    struct tdm_enough less = *enough;
+    struct result tied;
+    tdm_relaxation_set_way(r, false, 0);
     enum tdm_status status = tdm_relaxation_iterate(r, enough, err);
-    const double before = r->bound_seconds;
-    if (r->plain_tied == 0)
+    if (!r->is_tied || status == TDM_NO_MEMORY)
         return status;
-    solve_within(r, r->plain_tied, 0, most, &nothing, err); /* also where the solver gave up */
-    return status == TDM_OK && r->bound_seconds < before ? tdm_relaxation_iterate(r, enough, err)
-                                                         : status;
+    status = go_way(r, false, r->bound_seconds, enough, err);
+    if (status == TDM_NO_MEMORY || r->most_passing == 0)
+        return status;
+    if (!keep_result(r, &tied))
+        return no_memory(err);
+    less.seconds = fmin(less.seconds, tied.bound_seconds);
+    status = go_way(r, true, less.seconds, &less, err);
+    r->is_passing = r->bound_seconds < tied.bound_seconds;
+    r->other_seconds = r->is_passing ? tied.bound_seconds : r->bound_seconds;
+    if (!r->is_passing) {
+        tdm_relaxation_set_way(r, false, r->most_tied);
+        go_back(r, &tied);
+        free(tied.centre);
+        return status;
+    }
+    free(r->other_centre);
+    r->other_centre = tied.centre;
+    memcpy(r->other_layers, tied.relaxed.device_layers, sizeof(r->other_layers));
+    return status;
 }
 
 enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds,
@@ -572,6 +603,15 @@ enum tdm_status tdm_relaxation_least(const struct tdm_estimator *e, enum tdm_ord
         *bytes = (uint64_t)(relaxed.bound_seconds * TDM_MIB);
     tdm_relaxation_free(r);
     return status;
+}
+
+bool tdm_relaxation_turn(struct tdm_relaxation *r, struct tdm_relaxed *relaxed)
+{
+    if (r->other_centre == NULL)
+        return false;
+    memcpy(r->centre, r->other_centre, (size_t)r->row_count * sizeof(double));
+    memcpy(relaxed->device_layers, r->other_layers, sizeof(r->other_layers));
+    return true;
 }
 
 struct tdm_prices tdm_relaxation_prices(const struct tdm_relaxation *r)

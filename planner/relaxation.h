@@ -13,6 +13,8 @@
  * `refetched`: layers of which the weights are fetched once more for running forward again.
  * `ahead_*`: MiB of state for the backward that are fetched before the forward ends; `there_*`:
  * before the head ends. `slots`: of the rings of masters and moments, beyond the first.
+ * `tied`, `passing`: layers that are updated on the device beside others that are updated on the
+ * host, with all their state there or with their weights alone; `ring`: the first slot for these.
  * `forward`, `backward`: seconds of the phases. `excess_*`: MiB that are too much, at a price that
  * no schedule pays.
  * Constraints, in MiB and seconds.
@@ -85,7 +87,10 @@ struct tdm_relaxed {
     double host_seconds_per_gib;
     double device_layers[TDM_STATES];               /* at home on the device */
     double embedding[TDM_STATES], head[TDM_STATES]; /* share on the device */
-    struct tdm_binding_row rows[TDM_BINDING_ROWS];  /* the most expensive ones, in falling order */
+    /* beside layers that are updated on the host, others promise more seconds less with their
+     * weights alone on the device than with all their state */
+    bool passing;
+    struct tdm_binding_row rows[TDM_BINDING_ROWS]; /* the most expensive ones, in falling order */
     unsigned row_count;
 };
 
@@ -124,6 +129,11 @@ enum tdm_status tdm_relaxation_least(const struct tdm_estimator *estimator, enum
 enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double enough_seconds,
                                      double tolerance, unsigned most, struct tdm_relaxed *relaxed,
                                      struct tdm_error *err);
+
+/* Where layers are updated on the host, others have all their state on the device, or their weights
+ * alone, and the rest passes. Goes to homes and prices of the way that does not have the bound.
+ * False: there is none, since weights alone promise no less seconds. */
+bool tdm_relaxation_turn(struct tdm_relaxation *relaxation, struct tdm_relaxed *relaxed);
 
 /* Prices of rows. The owner frees of_rows. */
 struct tdm_prices {

@@ -5,18 +5,42 @@
 
 #include "schedule/layout.h"
 
-/* MiB that one slot of the ring of a state has at most; of the rings of masters and moments. */
-static double slot_mib_of(const struct tdm_estimator *e, enum tdm_state state)
+/* May layers' masters or moments pass through their ring? */
+static bool layers_pass(const struct tdm_relaxation *r, enum tdm_state state)
 {
-    uint64_t most = 0;
-    for (uint32_t unit = 0; unit < e->base->model->unit_count; unit++)
-        most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
-    return tdm_estimator_comes(e, state) ? (double)most / TDM_MIB : 0;
+    const struct tdm_estimator *e = r->pricing.e;
+    return tdm_relaxation_comes(e, state, 0) ||
+           (r->is_tied ? r->most_passing : tdm_estimator_passing_layers(e, state)) > 0;
 }
 
-double tdm_relaxation_slot_mib(const struct tdm_estimator *e)
+/* The same of embedding or head, whose homes are fixed where updates are on the host. */
+static bool ends_pass(const struct tdm_relaxation *r, enum tdm_state state, uint32_t unit)
 {
-    return slot_mib_of(e, TDM_STATE_MASTER) + slot_mib_of(e, TDM_STATE_MOMENTS);
+    const struct tdm_schedule *base = r->pricing.e->base;
+    return tdm_relaxation_comes(r->pricing.e, state, unit) &&
+           (!tdm_is_far(base->optimizer.on) || tdm_is_far(tdm_schedule_home(base, state, unit)));
+}
+
+/* MiB that one slot of the ring of a state has at most; without layers: for embedding and head
+ * alone. */
+static double slot_mib_of(const struct tdm_relaxation *r, enum tdm_state state, bool layers)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    uint64_t most = 0;
+    for (uint32_t unit = layers ? 0 : e->layers; unit < e->base->model->unit_count; unit++)
+        if (unit < e->layers ? layers_pass(r, state) : ends_pass(r, state, unit))
+            most = larger(most, tdm_estimator_slice_bytes(e, state, unit));
+    return (double)most / TDM_MIB;
+}
+
+double tdm_relaxation_slot_mib(const struct tdm_relaxation *r)
+{
+    return slot_mib_of(r, TDM_STATE_MASTER, true) + slot_mib_of(r, TDM_STATE_MOMENTS, true);
+}
+
+double tdm_relaxation_ends_slot_mib(const struct tdm_relaxation *r)
+{
+    return slot_mib_of(r, TDM_STATE_MASTER, false) + slot_mib_of(r, TDM_STATE_MOMENTS, false);
 }
 
 /* ---- the head's update ---- */
@@ -29,7 +53,7 @@ static uint32_t head_unit(const struct tdm_estimator *e)
 /* Are masters and moments fetched for updates during the backward? */
 static bool state_comes(const struct tdm_estimator *e, enum tdm_state state)
 {
-    return state != TDM_STATE_WEIGHTS && tdm_estimator_comes(e, state) &&
+    return state != TDM_STATE_WEIGHTS && tdm_relaxation_comes(e, state, 0) &&
            tdm_relaxation_updates_in_backward(e) && !tdm_is_far(e->base->optimizer.on);
 }
 
@@ -76,24 +100,23 @@ double tdm_relaxation_head_update(const struct tdm_relaxation *r)
 
 /* ---- slots ---- */
 
-static double more_slots(const struct tdm_estimator *e)
+double tdm_relaxation_more_slots(const struct tdm_relaxation *r)
 {
-    return tdm_relaxation_most_slots(e->base->rings.optimizer) - 1;
+    return tdm_relaxation_most_slots(r->pricing.e->base->rings.optimizer) - 1;
 }
 
 /* MiB of a slot that is there while layers go backward, if layers' state passes through its ring.
  */
-static double layer_slot_mib(const struct tdm_estimator *e, enum tdm_state state)
+static double layer_slot_mib(const struct tdm_relaxation *r, enum tdm_state state)
 {
-    return tdm_estimator_comes(e, state) ? (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB
-                                         : 0;
+    const struct tdm_estimator *e = r->pricing.e;
+    return layers_pass(r, state) ? (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB : 0;
 }
 
 static void put_in_layers(struct tdm_relaxation *r, double mib)
 {
-    for (uint32_t i = 0; i < r->layers; i++)
-        tdm_column_put(r, r->place[TDM_DEVICE][i],
-                       tdm_relaxation_has_ring(r, TDM_STATE_MOMENTS, i) ? mib : 0);
+    for (uint32_t i = 0; i < r->layers && tdm_relaxation_updates_in_backward(r->pricing.e); i++)
+        tdm_column_put(r, r->place[TDM_DEVICE][i], mib);
 }
 
 /* Seconds that a slot of moments is taken by the copies of a unit: from the beginning of a fetch to
@@ -154,15 +177,26 @@ double tdm_relaxation_taken(const struct tdm_relaxation *r)
     return all;
 }
 
+double tdm_relaxation_taken_passing(const struct tdm_relaxation *r)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const double moments = (double)tdm_estimator_unit_bytes(e, TDM_STATE_MOMENTS, 0),
+                 masters = (double)tdm_estimator_unit_bytes(e, TDM_STATE_MASTER, 0);
+    return !tdm_relaxation_updates_in_backward(e)
+               ? 0
+               : taken_seconds(e, moments).all +
+                     masters / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
+}
+
 double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    return taken_seconds(e, slot_mib_of(e, TDM_STATE_MOMENTS) * TDM_MIB).fetch;
+    return taken_seconds(e, slot_mib_of(r, TDM_STATE_MOMENTS, true) * TDM_MIB).fetch;
 }
 
 double tdm_relaxation_unused_slots(const struct tdm_relaxation *r)
 {
-    return more_slots(r->pricing.e) / r->layers;
+    return tdm_relaxation_more_slots(r) / r->layers;
 }
 
 /* Adds the columns of slots beyond the first, and of those of a state that no layer passes: they
@@ -179,27 +213,40 @@ static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err
     };
     const struct tdm_estimator *e = r->pricing.e;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
-    put_in_layers(r, layer_slot_mib(e, TDM_STATE_MASTER) + layer_slot_mib(e, TDM_STATE_MOMENTS));
-    tdm_column_put(r, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(e));
-    tdm_column_put(r, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(e));
-    tdm_column_put(r, r->row[ROW_TAKEN], tdm_relaxation_taken(r) / 2);
+    put_in_layers(r, layer_slot_mib(r, TDM_STATE_MASTER) + layer_slot_mib(r, TDM_STATE_MOMENTS));
+    tdm_column_put(r, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(r));
+    tdm_column_put(r, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(r));
+    tdm_column_put(r, r->row[ROW_TAKEN],
+                   (tdm_relaxation_taken(r) + r->most_passing * tdm_relaxation_taken_passing(r)) /
+                       2);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
         tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound],
-                       tdm_relaxation_slot_mib(e) * TDM_MIB * r->pricing.both_fetch[bound]);
+                       tdm_relaxation_slot_mib(r) * TDM_MIB * r->pricing.both_fetch[bound]);
     if (r->pricing.order == TDM_CHUNK_MAJOR)
         tdm_column_put(r, r->row[ROW_STALL], h2d_seconds(e, slice));
     for (int k = 0; k < 2; k++)
         tdm_column_put(r, r->row[unused[k].less], 1);
     r->plain_slots = r->plain_count;
-    enum tdm_status status = tdm_column_add(r, "slots", 0, more_slots(e), 0, err);
+    enum tdm_status status = tdm_column_add(r, "slots", 0, tdm_relaxation_more_slots(r), 0, err);
     for (int k = 0; k < 2 && status == TDM_OK; k++) {
-        put_in_layers(r, -layer_slot_mib(e, unused[k].state));
+        put_in_layers(r, -layer_slot_mib(r, unused[k].state));
         tdm_column_put(r, r->row[unused[k].unused], -1);
         tdm_column_put(r, r->row[unused[k].less], -1);
         r->plain_less[unused[k].state] = r->plain_count;
-        status = tdm_column_add(r, unused[k].name, 0, more_slots(e), 0, err);
+        status = tdm_column_add(r, unused[k].name, 0, tdm_relaxation_more_slots(r), 0, err);
     }
     return status;
+}
+
+enum tdm_status tdm_relaxation_lay_ring(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    put_in_layers(r, layer_slot_mib(r, TDM_STATE_MASTER) + layer_slot_mib(r, TDM_STATE_MOMENTS));
+    tdm_column_put(r, r->row[ROW_UNUSED_MASTER], -tdm_relaxation_more_slots(r));
+    tdm_column_put(r, r->row[ROW_UNUSED_MOMENTS], -tdm_relaxation_more_slots(r));
+    tdm_column_put(r, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(r));
+    tdm_column_put(r, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(r));
+    r->plain_ring = r->plain_count;
+    return tdm_column_add(r, "ring", 0, 1, 0, err);
 }
 
 static enum tdm_status add_stall(struct tdm_relaxation *r, struct tdm_error *err)
@@ -249,20 +296,22 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
     const double head =
         (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, head_unit(e)) / TDM_MIB;
     const double bodies = tdm_relaxation_ring_bytes(e, e->base->prefetch + 1) / TDM_MIB;
-    const double slot = tdm_relaxation_slot_mib(e), slots = more_slots(e) * slot;
+    const double slot = tdm_relaxation_slot_mib(r), slots = tdm_relaxation_more_slots(r) * slot;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
     const double fetch = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
     const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch};
     const double *both = r->pricing.both_fetch, *by_chunk = by_layer ? NULL : both;
+    /* elsewhere the first slot is there; `states` counts it */
+    const int first[] = {r->is_tied ? ROW_SLOTS_FORWARD : -1, r->is_tied ? ROW_SLOTS_HEAD : -1};
     const struct ahead ahead[] = {
         {"ahead_head", head, true, false, -1, fetch, by_chunk, false},
         {"ahead_bodies", bodies, true, false, -1, fetch, by_chunk, false},
-        {"ahead_slot", slot, true, false, -1, fetch, by_chunk, false},
+        {"ahead_slot", slot, true, false, first[0], fetch, by_chunk, false},
         {"ahead_slots", slots, true, false, ROW_SLOTS_FORWARD, fetch, by_chunk, false},
         /* in layer-major order alone; while the first slice is fetched nothing is sent */
         {"there_bodies", bodies, false, true, -1, 0, both, false},
         {"there_slice", slice, false, true, -1, 0, alone, true},
-        {"there_slot", slot - slice, false, true, -1, 0, both, true},
+        {"there_slot", slot - slice, false, true, first[1], 0, both, true},
         {"there_slots", slots, false, true, ROW_SLOTS_HEAD, 0, both, true},
     };
     enum tdm_status status = TDM_OK;

@@ -3,10 +3,11 @@
  * Divides the relaxation's program into parts, as branch and bound does: what is whole in a
  * schedule is whole in each part, and every schedule is in one of the parts.
  *
- * Three things are whole. The ring of moments has one slot, or at least two. Where anything of a
+ * Four things are whole. The ring of moments has one slot, or at least two. Where anything of a
  * kind passes between host and device, its ring is there for a whole phase; where there is no ring,
  * nothing of the kind is at the far place. And where a layer's state is at home on the host, its
- * ring has a whole slot; where it has none, all layers are at home on the device. The part with the
+ * ring has a whole slot; where it has none, all layers are at home on the device. Where layers are
+ * updated on the host, others have all their state on the device, or pass. The part with the
  * smallest bound is divided next. A part begins with the prices of the one that was divided: they
  * bound it too. No part is believed to be empty because no column fits yet: memory beyond the limit
  * has a price, which rises until columns are found that fit, or until the bound of the part is
@@ -36,7 +37,7 @@
 #define PRICE_STEP 6.0
 
 /* What is whole: rings of what is at the far place, rings of states, and slots of moments. */
-enum { HOMES = TDM_FAR_KINDS, SLOTS = HOMES + TDM_STATE_MOMENTS + 1, CHOICES };
+enum { HOMES = TDM_FAR_KINDS, PASSING = HOMES + TDM_STATE_MOMENTS + 1, SLOTS, CHOICES };
 
 /* Absent: no such ring, or one slot. Present: a ring, or more slots. */
 enum choice { OPEN, ABSENT, PRESENT };
@@ -56,6 +57,7 @@ struct division {
     struct tdm_relaxation *r;
     struct tdm_enough enough; /* `solutions`: of each turn */
     double most_slots;
+    enum choice way; /* of the part that began last */
     unsigned most_solutions, first_solution;
     struct part *parts; /* [count] */
     unsigned count, capacity;
@@ -206,8 +208,11 @@ static void enter(struct tdm_relaxation *r, const enum choice choice[CHOICES], d
     for (uint32_t i = 0; i < r->arc_count; i++)
         tdm_solver_limit(r->solver, r->arcs[i].number, 0,
                          is_allowed(r, &r->arcs[i]) ? TDM_UNBOUNDED : 0);
-    tdm_relaxation_limit(r, r->plain_slots, choice[SLOTS] == PRESENT ? 1 : 0,
-                         choice[SLOTS] == ABSENT ? 0 : most_slots);
+    tdm_relaxation_set_way(r, choice[PASSING] == PRESENT,
+                           choice[PASSING] == PRESENT ? r->most_passing : r->most_tied);
+    if (!r->is_tied || choice[SLOTS] != OPEN)
+        tdm_relaxation_limit(r, r->plain_slots, choice[SLOTS] == PRESENT ? 1 : 0,
+                             choice[SLOTS] == ABSENT ? 0 : most_slots);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
         const enum choice ring = choice[HOMES + state];
         if (!r->is_free[state])
@@ -309,15 +314,22 @@ static double next_price(const struct tdm_relaxation *r, const struct part *part
     return lacks_memory(r) ? fmin(PRICE_STEP * part->excess_price, most) : part->excess_price;
 }
 
-/* Lets program and prices be those of a part, and looks at its bound there. */
+/* Lets program and prices be those of a part, and looks at its bound there. Where the part before
+ * was of the other way, its prices may be better. */
 static void begin(struct division *d, struct part *part)
 {
     struct tdm_relaxation *r = d->r;
+    const bool turns = part->choice[PASSING] != d->way;
+    d->way = part->choice[PASSING];
     enter(r, part->choice, d->most_slots);
-    copy_prices(r, r->found, part->centre);
-    copy_prices(r, r->centre, part->centre);
+    copy_prices(r, r->found, turns ? r->centre : part->centre);
     r->bound_seconds = 0;
     tdm_relaxation_try(r, 0);
+    copy_prices(r, r->found, part->centre);
+    if (turns)
+        tdm_relaxation_try(r, 0);
+    else
+        copy_prices(r, r->centre, part->centre);
     part->bound_seconds = fmax(part->bound_seconds, r->bound_seconds);
 }
 
@@ -478,7 +490,7 @@ static enum tdm_status go_on(struct division *d, unsigned at, struct tdm_error *
 static enum tdm_status solve_parts(struct division *d, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    bool is_whole = true; /* which is solved */
+    bool is_whole = true; /* the first one, which is solved */
     while (status == TDM_OK && !is_over(d)) {
         const unsigned at = find_least(d);
         struct part *part = &d->parts[at];
@@ -499,12 +511,23 @@ enum tdm_status tdm_relaxation_divide(struct tdm_relaxation *r, const struct tdm
 {
     struct division d = {.r = r,
                          .enough = *enough,
-                         .most_slots = r->plain[r->plain_slots].most,
+                         .most_slots = tdm_relaxation_more_slots(r),
+                         .way = r->is_passing ? PRESENT
+                                : r->is_tied  ? ABSENT
+                                              : OPEN,
                          .most_solutions = most,
                          .first_solution = r->solutions};
-    const struct part whole = {
+    struct part whole = {
         .bound_seconds = r->bound_seconds, .centre = r->centre, .relaxed = r->relaxed};
+    const bool has_ways = r->is_tied && r->most_passing > 0;
+    whole.choice[PASSING] = d.way;
+    struct part other = whole;
+    other.choice[PASSING] = r->is_passing ? ABSENT : PRESENT;
+    other.bound_seconds = r->other_seconds;
+    other.centre = r->other_centre != NULL ? r->other_centre : r->centre;
     enum tdm_status status = push(&d, &whole, err);
+    if (status == TDM_OK && has_ways)
+        status = push(&d, &other, err);
     if (status == TDM_OK)
         status = solve_parts(&d, err);
     if (status == TDM_OK) {

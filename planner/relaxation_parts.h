@@ -171,6 +171,7 @@ enum {
     ROW_LESS_MOMENTS,
     ROW_TAKEN,
     ROW_STALL,
+    ROW_HOST_UPDATES, /* of updates on the host alone */
     ROW_BOTH_UPDATED, /* from here on of tight programs alone */
     ROW_BOTH_UPDATED_LAST = ROW_BOTH_UPDATED + TDM_BOUNDS_BOTH - 1,
     ROW_BESIDE, /* of each state */
@@ -190,7 +191,7 @@ struct tdm_plain_column {
     size_t first, count; /* in `kept` */
 };
 
-#define TDM_MOST_PLAIN 36u
+#define TDM_MOST_PLAIN 38u
 
 /* A column that is an arc. */
 struct tdm_arc_column {
@@ -223,7 +224,8 @@ struct tdm_relaxation {
     int *place[TDM_MAX_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
     int row[ROWS];
     /* numbers in `plain`; 0: there is no such column */
-    uint32_t plain_slots, plain_tied, plain_home[TDM_STATES], plain_less[TDM_STATES];
+    uint32_t plain_slots, plain_tied, plain_passing, plain_ring, plain_home[TDM_STATES],
+        plain_less[TDM_STATES];
     uint32_t plain_embedding[TDM_STATES], plain_head[TDM_STATES], plain_excess[TDM_MAX_PLACES];
     double excess_price;    /* per MiB */
     bool *allowed;          /* [layers * layers]: arcs */
@@ -244,11 +246,16 @@ struct tdm_relaxation {
     bool is_tied;                /* one column has all state of layers: others are updated there */
     uint32_t base_layers;        /* at home on the device by the rows' constants */
     uint32_t most_tied;          /* layers in that column; each saves seconds of the host's lane */
+    uint32_t most_passing;       /* the same where masters and moments pass */
     double tied_host, tied_compute, least_host; /* and takes some of the other; least of all */
     bool is_warm;                               /* `found` has prices of a similar program */
     bool of_bytes;                              /* minimises the bytes of a place, */
     enum tdm_place least;                       /* this one. Then the bound is MiB */
     double bound_seconds;
+    /* of both ways (tdm_relaxation_set_way()): which one the solution has; a bound of the other
+     * one, and its prices and homes if it was solved, else NULL */
+    bool is_passing;
+    double other_seconds, *other_centre, other_layers[TDM_STATES];
     struct tdm_relaxed relaxed;
     /* Sums of bytes, MiB, that do not depend on choices. */
     double *fixed[TDM_MAX_PLACES];
@@ -272,11 +279,18 @@ double tdm_relaxation_value(const struct tdm_relaxation *r, uint32_t plain);
 /* Changes the limits of a column by its number in `plain`; does nothing for 0. */
 void tdm_relaxation_limit(struct tdm_relaxation *r, uint32_t plain, double least, double most);
 
+/* Where layers are updated on the host: lets up to `most` others have all their state on the
+ * device, or, if `passing`, at least one of them its weights alone. A schedule has one or the
+ * other. */
+void tdm_relaxation_set_way(struct tdm_relaxation *r, bool passing, uint32_t most);
+
 /* Seconds of one copy of a unit's state. */
 double tdm_relaxation_unit_seconds(const struct tdm_estimator *e, enum tdm_link_number way,
                                    enum tdm_state state, uint32_t unit);
 
-/* Bytes of a unit's state sent to the host; of all layers the minimum. */
+/* Is a unit's state at home on the host fetched for its update? Of layers, if none is at home on
+ * the device. Bytes of it sent to the host; of all layers the minimum. */
+bool tdm_relaxation_comes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit);
 double tdm_relaxation_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                  uint32_t unit);
 
@@ -290,11 +304,18 @@ bool tdm_relaxation_updates_in_backward(const struct tdm_estimator *e);
 double tdm_relaxation_ring_bytes(const struct tdm_estimator *e, uint64_t bodies);
 double tdm_relaxation_most_slots(uint32_t slots);
 
+/* The most slots of the rings of masters and moments beyond the first. */
+double tdm_relaxation_more_slots(const struct tdm_relaxation *r);
+
 /* ---- what runs ahead, and slots (relaxation_ahead.c) ---- */
 
 /* Adds columns of what is fetched ahead, of slots of rings, and of the wait for the head's state.
  */
 enum tdm_status tdm_relaxation_lay_ahead(struct tdm_relaxation *r, struct tdm_error *err);
+
+/* Adds the column of the first slot of the rings for layers that pass beside others that are
+ * updated on the host. It is there or not. */
+enum tdm_status tdm_relaxation_lay_ring(struct tdm_relaxation *r, struct tdm_error *err);
 
 /* Of masters or moments of the head at home on the host: seconds to fetch the first slice, if
  * nothing is sent before its update (else 0); seconds that the row `stall` counts. */
@@ -309,15 +330,18 @@ double tdm_relaxation_head_update(const struct tdm_relaxation *r);
 double tdm_relaxation_unused_slots(const struct tdm_relaxation *r);
 
 /* The row `taken`: seconds that all units take slots of moments, if all their state is at home on
- * the host; seconds less for a unit's state on the device; seconds that a slot may be taken before
- * the first update. */
+ * the host; seconds more for a layer whose masters and moments pass beside others that are updated
+ * on the host; seconds less for a unit's state on the device; seconds that a slot may be taken
+ * before the first update. */
 double tdm_relaxation_taken(const struct tdm_relaxation *r);
+double tdm_relaxation_taken_passing(const struct tdm_relaxation *r);
 double tdm_relaxation_taken_less(const struct tdm_relaxation *r, enum tdm_state state,
                                  uint32_t unit);
 double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r);
 
 /* MiB that one slot of the rings of masters and moments has at most, of both together. */
-double tdm_relaxation_slot_mib(const struct tdm_estimator *e);
+double tdm_relaxation_slot_mib(const struct tdm_relaxation *r);
+double tdm_relaxation_ends_slot_mib(const struct tdm_relaxation *r);
 
 /* Adds the column of an arc, from `r->use` and the prices. */
 enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,

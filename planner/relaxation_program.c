@@ -88,44 +88,63 @@ bool tdm_relaxation_updates_in_backward(const struct tdm_estimator *e)
     return e->base->optimizer.kind != TDM_OPTIMIZER_NONE && !tdm_updates_at_end(e->base);
 }
 
-/* ---- layers with all state on the device ---- */
+/* ---- layers that are updated on the device, beside others that are updated on the host ---- */
 
-/* The most layers whose states fit on the device, of those that leave one to the host. */
-static uint32_t most_tied(const struct tdm_relaxation *r, uint64_t device_bytes)
+/* The most layers whose states up to `last` fit on the device, of those that leave one to the host.
+ */
+static uint32_t most_near(const struct tdm_relaxation *r, enum tdm_state last,
+                          uint64_t device_bytes)
 {
     const struct tdm_estimator *e = r->pricing.e;
     uint64_t of_layer = 0, others[TDM_MAX_PLACES] = {0};
+    if (!r->is_tied)
+        return 0;
     if (r->of_bytes && r->least == TDM_DEVICE)
         return r->layers - 1;
     tdm_estimator_add_states(e, others);
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
         const uint64_t bytes = tdm_estimator_unit_bytes(e, (enum tdm_state)state, 0);
         others[TDM_DEVICE] -= e->base->homes[state].device_layers * bytes;
-        of_layer += bytes;
+        of_layer += state <= (int)last ? bytes : 0;
     }
     others[TDM_DEVICE] += e->stateless_bytes[TDM_DEVICE];
     return (uint32_t)smaller(tdm_size_left(device_bytes, others[TDM_DEVICE]) / of_layer,
                              r->layers - 1);
 }
 
-/* Finds how many layers may have all state on the device, and what each does to the seconds of
- * updates at least. */
+/* Seconds of the backward if every passing layer sends masters and moments for so long, and each
+ * layer that is not updated on the host saves `r->tied_host` there. */
+static double least_backward(const struct tdm_relaxation *r, double host_seconds, double send)
+{
+    const double tied = fmax(host_seconds - r->most_tied * r->tied_host, 0);
+    const double passing = fmax(host_seconds - r->most_passing * r->tied_host,
+                                host_seconds * send / (send + r->tied_host));
+    return fmin(tied, passing);
+}
+
+/* Finds how many layers may have all state on the device, or weights alone, and what each does to
+ * the seconds of updates at least. */
 static void find_tied(struct tdm_relaxation *r, uint64_t device_bytes)
 {
     const struct tdm_estimator *e = r->pricing.e;
     const enum tdm_order order = r->pricing.order;
     const struct tdm_updates none = tdm_estimator_updates(e, r->base_layers);
-    r->most_tied = r->is_tied ? most_tied(r, device_bytes) : 0;
+    double send = 0;
+    r->most_tied = most_near(r, TDM_STATE_MOMENTS, device_bytes);
+    r->most_passing = most_near(r, TDM_STATE_WEIGHTS, device_bytes);
     r->tied_host = 0;
-    r->tied_compute = r->most_tied > 0 ? TDM_NO_BOUND : 0;
-    for (uint32_t near = 1; near <= r->most_tied; near++) {
+    r->tied_compute = r->most_passing > 0 ? TDM_NO_BOUND : 0;
+    for (uint32_t near = 1; near <= r->most_passing; near++) {
         const struct tdm_updates some = tdm_estimator_updates(e, near);
         const double compute = some.optimizer_seconds + some.tail_seconds[order] -
                                none.optimizer_seconds - none.tail_seconds[order];
         r->tied_host = fmax(r->tied_host, (none.host_seconds - some.host_seconds) / near);
         r->tied_compute = fmin(r->tied_compute, compute / near);
     }
-    r->least_host = fmax(none.host_seconds - r->most_tied * r->tied_host, 0);
+    for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
+        send += tdm_relaxation_unit_seconds(e, TDM_LINK_D2H, (enum tdm_state)state, 0);
+    r->least_host =
+        r->most_passing > 0 ? least_backward(r, none.host_seconds, send) : none.host_seconds;
 }
 
 /* ---- rows ---- */
@@ -188,12 +207,26 @@ double tdm_relaxation_most_slots(uint32_t slots)
     return (double)larger(slots, TDM_MOST_SLOTS);
 }
 
+/* Are layers at home on the host updated there? Then the rows count all layers so. */
+static bool layers_update_on_host(const struct tdm_estimator *e)
+{
+    return tdm_is_far(e->base->optimizer.on);
+}
+
+bool tdm_relaxation_comes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    return unit < e->layers ? state == TDM_STATE_WEIGHTS || !layers_update_on_host(e)
+                            : tdm_estimator_comes(e, state, unit);
+}
+
 double tdm_relaxation_sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     double least = (double)tdm_estimator_sent_bytes(e, state, unit);
-    for (uint32_t layer = 0; layer < e->layers && unit < e->layers; layer++)
-        least = fmin(least, (double)tdm_estimator_sent_bytes(e, state, layer));
-    return least;
+    if (unit >= e->layers || !layers_update_on_host(e))
+        return least;
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        least = fmin(least, (double)e->gradient_bytes[layer]);
+    return state == TDM_STATE_WEIGHTS ? least : 0;
 }
 
 static double sent_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
@@ -321,7 +354,7 @@ static struct in_backward copies_in_backward(const struct tdm_relaxation *r, enu
                                              uint32_t unit)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    const bool comes = tdm_estimator_comes(e, state);
+    const bool comes = tdm_relaxation_comes(e, state, unit);
     const struct tdm_pricing *p = &r->pricing;
     const double last = last_slice_seconds(e, state, unit);
     /* in layer-major order the window of `both_ways_backward` begins when the head is done */
@@ -390,12 +423,16 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     /* in layer-major order, nothing is sent in the backward before the head is done */
     const double head = by_layer ? e->head_seconds : 0;
     /* before that, no update is made, and what was fetched for one is in slots */
-    const double in_slots = tdm_relaxation_slot_mib(e) * TDM_MIB;
+    const double in_slots = tdm_relaxation_slot_mib(r) * TDM_MIB;
     const double updating = by_layer ? e->head_seconds : seconds_to_update(e);
     const struct tdm_updates updates = tdm_estimator_updates(e, r->base_layers);
     double backward = e->head_seconds + updates.optimizer_seconds +
                       updates.tail_seconds[r->pricing.order] + all_attention_grad(e);
     const bool on_host = tdm_is_far(base->optimizer.on);
+    /* where layers are updated on the host, slots cost nothing if none passes; embedding and head
+     * may */
+    const double unused = r->is_tied ? r->layers * tdm_relaxation_unused_slots(r) : 0;
+    const double of_ends = r->is_tied ? tdm_relaxation_ends_slot_mib(r) : 0;
     const struct {
         const char *name;
         double least, most;
@@ -422,19 +459,18 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BOTH_UPDATED_LAST] = {"both_ways_updated_send", updating - in_slots * both[1],
                                    TDM_UNBOUNDED},
         [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
-        [ROW_SLOTS_FORWARD] = {"slots_forward", 0, TDM_UNBOUNDED},
-        [ROW_SLOTS_HEAD] = {"slots_head", 0, TDM_UNBOUNDED},
-        [ROW_UNUSED_MASTER] = {"unused_master", 0, TDM_UNBOUNDED},
-        [ROW_UNUSED_MOMENTS] = {"unused_moments", 0, TDM_UNBOUNDED},
+        [ROW_SLOTS_FORWARD] = {"slots_forward", -of_ends, TDM_UNBOUNDED},
+        [ROW_SLOTS_HEAD] = {"slots_head", -of_ends, TDM_UNBOUNDED},
+        [ROW_UNUSED_MASTER] = {"unused_master", -unused, TDM_UNBOUNDED},
+        [ROW_UNUSED_MOMENTS] = {"unused_moments", -unused, TDM_UNBOUNDED},
         [ROW_LESS_MASTER] = {"less_master", 0, TDM_UNBOUNDED},
         [ROW_LESS_MOMENTS] = {"less_moments", 0, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_WEIGHTS] = {"weights_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_MASTER] = {"master_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_MOMENTS] = {"moments_beside", -(double)r->layers, TDM_UNBOUNDED},
-        [ROW_TAKEN] = {on_host ? "host_updates" : "taken",
-                       on_host ? seconds_to_host_update(e) + updates.host_seconds
-                               : updating - tdm_relaxation_taken_ahead(r),
-                       TDM_UNBOUNDED},
+        [ROW_TAKEN] = {"taken", updating - tdm_relaxation_taken_ahead(r), TDM_UNBOUNDED},
+        [ROW_HOST_UPDATES] = {"host_updates", seconds_to_host_update(e) + updates.host_seconds,
+                              TDM_UNBOUNDED},
         [ROW_STALL] = {"stall", -tdm_relaxation_head_update(r), TDM_UNBOUNDED},
     };
     enum tdm_status status = TDM_OK;
@@ -445,10 +481,16 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     }
     if (status == TDM_OK)
         status = add_place_rows(r, limit_bytes, err);
-    for (int i = r->is_tight ? ROWS : ROW_BOTH_UPDATED; i < ROWS; i++)
+    for (int k = 0; k < ROWS && status == TDM_OK; k++) {
+        /* what limits updates comes in one place: prices of a program with updates elsewhere are a
+         * start for this one */
+        const int i = on_host && k == ROW_TAKEN          ? ROW_HOST_UPDATES
+                      : on_host && k == ROW_HOST_UPDATES ? ROW_TAKEN
+                                                         : k;
         r->row[i] = -1;
-    for (int i = 0; i < (r->is_tight ? ROWS : ROW_BOTH_UPDATED) && status == TDM_OK; i++)
-        status = add_row(r, rows[i].name, rows[i].least, rows[i].most, &r->row[i], err);
+        if (k < ROW_HOST_UPDATES || (k == ROW_HOST_UPDATES ? on_host : r->is_tight))
+            status = add_row(r, rows[i].name, rows[i].least, rows[i].most, &r->row[i], err);
+    }
     return status;
 }
 
@@ -507,7 +549,7 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     static const int of_backward[] = {
         ROW_COMPUTE,      ROW_FETCH_BACKWARD,    ROW_SEND_BACKWARD, ROW_SEND_UPDATED,
         ROW_BOTH,         ROW_BOTH_LAST,         ROW_BOTH_BACKWARD, ROW_BOTH_BACKWARD_LAST,
-        ROW_BOTH_UPDATED, ROW_BOTH_UPDATED_LAST, ROW_TAKEN,
+        ROW_BOTH_UPDATED, ROW_BOTH_UPDATED_LAST, ROW_TAKEN,         ROW_HOST_UPDATES,
     };
     const double cost = r->of_bytes ? 0 : 1;
     for (size_t i = 0; i < sizeof(of_forward) / sizeof(of_forward[0]); i++)
@@ -551,7 +593,7 @@ bool tdm_relaxation_has_ring(const struct tdm_relaxation *r, enum tdm_state stat
     const struct tdm_estimator *e = r->pricing.e;
     if (state == TDM_STATE_WEIGHTS)
         return true;
-    return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
+    return tdm_relaxation_comes(e, state, 0) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
 /* Does the device have rings for updates after the backward, and buffers for updates of embedding
@@ -622,7 +664,7 @@ static void put_copies(struct tdm_relaxation *r, enum tdm_state state, uint32_t 
     const double sent = sent_seconds(e, state, unit);
     const bool in_forward =
         state == TDM_STATE_WEIGHTS && unit != tdm_model_head_unit(e->base->model);
-    const double fetches = (in_forward ? 1 : 0) + (tdm_estimator_comes(e, state) ? 1 : 0);
+    const double fetches = (in_forward ? 1 : 0) + (tdm_relaxation_comes(e, state, unit) ? 1 : 0);
     const struct in_backward backward = copies_in_backward(r, state, unit);
     if (in_forward)
         tdm_column_put(r, r->row[ROW_FETCH_FORWARD],
@@ -704,10 +746,56 @@ static enum tdm_status add_tied(struct tdm_relaxation *r, struct tdm_error *err)
 {
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         put_home(r, (enum tdm_state)state, 0);
-    tdm_column_put(r, r->row[ROW_TAKEN], r->tied_host);
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host);
     tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
     r->plain_tied = r->plain_count;
     return tdm_column_add(r, "tied", 0, r->most_tied, 0, err);
+}
+
+/* Puts the copies of a layer's masters or moments in both directions where layers at home on the
+ * host are updated there, `times` times. */
+static void put_passing(struct tdm_relaxation *r, enum tdm_state state, double times)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const double bytes = (double)tdm_estimator_unit_bytes(e, state, 0);
+    const double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, 0);
+    const double send = tdm_relaxation_unit_seconds(e, TDM_LINK_D2H, state, 0);
+    tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], -times * fetch);
+    tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -times * send);
+    tdm_column_put(r, r->row[ROW_SEND_UPDATED], -times * send);
+    for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+        const double both =
+            times * bytes * (r->pricing.both_fetch[bound] + r->pricing.both_send[bound]);
+        tdm_column_put(r, r->row[ROW_BOTH + bound], -both);
+        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -both);
+        tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound], -both);
+    }
+}
+
+/* Adds the column of layers with their weights at home on the device, where they are then updated,
+ * and masters and moments on the host, from where these pass. */
+static enum tdm_status add_passing(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    put_near(r, TDM_STATE_WEIGHTS, 0, 0);
+    tdm_column_put(r, r->row[ROW_AGAIN], 1);
+    for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
+        put_passing(r, (enum tdm_state)state, 1);
+    tdm_column_put(r, r->row[ROW_TAKEN], -tdm_relaxation_taken_passing(r));
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host);
+    tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
+    r->plain_passing = r->plain_count;
+    return tdm_column_add(r, "passing", 0, r->most_passing, 0, err);
+}
+
+void tdm_relaxation_set_way(struct tdm_relaxation *r, bool passing, uint32_t most)
+{
+    const bool any = passing || tdm_relaxation_ends_slot_mib(r) > 0;
+    if (!r->is_tied)
+        return;
+    tdm_relaxation_limit(r, r->plain_slots, 0, any ? tdm_relaxation_more_slots(r) : 0);
+    tdm_relaxation_limit(r, r->plain_tied, 0, passing ? 0 : most);
+    tdm_relaxation_limit(r, r->plain_passing, passing ? 1 : 0, passing ? most : 0);
+    tdm_relaxation_limit(r, r->plain_ring, passing ? 1 : 0, passing ? 1 : 0);
 }
 
 /* Adds the column of embedding or head at home on the device. */
@@ -743,6 +831,9 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             put_copies(r, state, units[head], 1);
             put_buffers(r, state, head, 1);
         }
+        if (!r->is_tied && s != TDM_STATE_WEIGHTS && layers_update_on_host(e) &&
+            tdm_estimator_passing_layers(e, state) > 0)
+            put_passing(r, state, tdm_estimator_passing_layers(e, state));
     }
     tdm_column_put(r, r->row[ROW_TAKEN], -tdm_relaxation_taken(r));
     return tdm_column_add(r, "states", 1, 1, 0, err);
@@ -787,6 +878,10 @@ static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_ho
     }
     if (status == TDM_OK && r->is_tied)
         status = add_tied(r, err);
+    if (status == TDM_OK && r->is_tied)
+        status = add_passing(r, err);
+    if (status == TDM_OK && r->is_tied)
+        status = tdm_relaxation_lay_ring(r, err);
     return status;
 }
 

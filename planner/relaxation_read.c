@@ -11,6 +11,7 @@ void tdm_relaxation_read(struct tdm_relaxation *r)
         r->relaxed.embedding[state] = tdm_relaxation_value(r, r->plain_embedding[state]);
         r->relaxed.head[state] = tdm_relaxation_value(r, r->plain_head[state]);
     }
+    r->relaxed.device_layers[TDM_STATE_WEIGHTS] += tdm_relaxation_value(r, r->plain_passing);
 }
 
 double tdm_relaxation_place_price(const struct tdm_relaxation *r, enum tdm_place place)
@@ -64,6 +65,7 @@ static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *rel
 void tdm_relaxation_weigh(struct tdm_relaxation *r)
 {
     r->relaxed.bound_seconds = r->bound_seconds;
+    r->relaxed.passing = r->is_passing;
     r->relaxed.device_seconds_per_gib = 1024 * tdm_relaxation_place_price(r, TDM_DEVICE);
     r->relaxed.host_seconds_per_gib = 1024 * tdm_relaxation_place_price(r, r->pricing.far);
     find_binding(r, &r->relaxed);

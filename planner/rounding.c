@@ -13,10 +13,17 @@ void tdm_rounded_free(struct tdm_rounded *rounded)
     rounded->groups = NULL;
 }
 
-void tdm_rounded_set_layers(struct tdm_rounded *rounded, uint32_t device_layers)
+bool tdm_rounded_passes(const struct tdm_rounded *rounded)
 {
-    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
-        rounded->homes[state].device_layers = device_layers;
+    return rounded->homes[TDM_STATE_WEIGHTS].device_layers > 0 &&
+           rounded->homes[TDM_STATE_MOMENTS].device_layers == 0;
+}
+
+void tdm_rounded_set_near(struct tdm_rounded *rounded, uint32_t device_layers, bool passing)
+{
+    rounded->homes[TDM_STATE_WEIGHTS].device_layers = device_layers;
+    for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
+        rounded->homes[state].device_layers = passing ? 0 : device_layers;
 }
 
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from)

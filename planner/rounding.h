@@ -38,7 +38,9 @@ struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
     bool fixed_homes[TDM_STATES], fixed_rings;
-    bool tied; /* updates run on the host: masters and moments of layers follow their weights */
+    bool tied;    /* updates run on the host: masters and moments of layers follow their weights, or
+                     are all on the host */
+    bool passing; /* then layers on the device may have their weights alone there, too */
     bool fixed_groups, no_structure, no_fine;
     bool doubtful; /* likely seconds do not decide which neighbours are measured */
     bool grid;     /* begins with homes from a grid */
@@ -64,8 +66,10 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
                           struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
-/* Puts all state of so many layers at home on the device. */
-void tdm_rounded_set_layers(struct tdm_rounded *rounded, uint32_t device_layers);
+/* Where others are updated on the host: puts so many layers at home on the device, with all their
+ * state or, if `passing`, with their weights alone. The first says which of these it is. */
+bool tdm_rounded_passes(const struct tdm_rounded *rounded);
+void tdm_rounded_set_near(struct tdm_rounded *rounded, uint32_t device_layers, bool passing);
 
 /* Copies into a struct with its own groups array, which must be large enough. */
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from);

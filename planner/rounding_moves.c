@@ -136,7 +136,8 @@ void tdm_rounding_set_layers(struct tdm_local_search *s, int state, uint32_t dev
     if (!s->limits->tied)
         s->point.homes[state].device_layers = device_layers;
     else
-        tdm_rounded_set_layers(&s->point, device_layers < layers ? device_layers : layers - 1);
+        tdm_rounded_set_near(&s->point, device_layers < layers ? device_layers : layers - 1,
+                             tdm_rounded_passes(&s->point));
 }
 
 void tdm_rounding_fill(struct tdm_local_search *s, int state)
@@ -187,8 +188,12 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
     struct tdm_home *home = &s->point.homes[*state];
     if (s->limits->fixed_homes[*state])
         return false;
-    if (move >= STEPS && s->limits->tied)
-        return false;
+    if (move >= STEPS && s->limits->tied) {
+        if (!s->limits->passing || move > STEPS || home->device_layers == 0)
+            return false;
+        tdm_rounded_set_near(&s->point, home->device_layers, !tdm_rounded_passes(&s->point));
+        return true;
+    }
     if (move >= STEPS) {
         enum tdm_place *place = move == STEPS ? &home->embedding : &home->head;
         *place = tdm_other_place(s->space->schedule, *place);

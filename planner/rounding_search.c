@@ -128,10 +128,11 @@ static void start_homes(struct tdm_local_search *s)
     const enum tdm_place far_place = tdm_far_place(s->space->schedule);
     const bool *fixed = s->limits->fixed_homes;
     const bool tied = s->limits->tied && !fixed[TDM_STATE_WEIGHTS];
-    for (uint32_t near = 0; near < layers && tied; near += 1 + near / 4)
+    const bool passing = tdm_rounded_passes(s->best); /* it stays so: moves change it */
+    for (uint32_t near = passing; near < layers && tied; near += 1 + near / 4)
         for (size_t sets = 0; sets < (near > 0 ? STORED_SETS : USUAL_SETS); sets++) {
             choose_sets(s, sets);
-            tdm_rounding_set_layers(s, TDM_STATE_WEIGHTS, near);
+            tdm_rounded_set_near(&s->point, near, passing);
             if (tdm_rounding_decide_fit(s))
                 s->sets = sets;
         }

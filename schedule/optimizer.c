@@ -233,8 +233,9 @@ static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const 
     return TDM_OK;
 }
 
-/* A place that is not the device updates a unit where its state is: weights, master and moments
- * must all be there. */
+/* A place that is not the device updates the units whose weights are there: masters and moments
+ * must be there too. Other units are updated on the device; their masters and moments may be
+ * anywhere. */
 enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
                                        struct tdm_error *err)
 {
@@ -267,19 +268,20 @@ enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, cons
         return tdm_hint(err, "set weights, master and moments to %s, or optimizer.on to device",
                         on);
     }
-    for (int i = 0; i < 2; i++) {
-        const struct tdm_home *home = &schedule->homes[states[i]];
-        if (kept[i] == TDM_DTYPE_NONE ||
-            (home->device_layers == weights->device_layers &&
-             home->embedding == weights->embedding && home->head == weights->head))
-            continue;
-        tdm_fail(err, TDM_INPUT,
-                 "%s: \"optimizer.on\" is %s, which updates units where all of their state is, but "
-                 "\"homes.%s\" is not as \"homes.weights\"",
-                 file, on, tdm_state_name(states[i]));
-        return tdm_hint(err, "set weights, master and moments to %s, or optimizer.on to device",
-                        on);
-    }
+    for (uint32_t unit = 0; unit < schedule->model->unit_count; unit++)
+        for (int i = 0; i < 2 && tdm_updates_on_host(schedule, unit); i++) {
+            if (kept[i] == TDM_DTYPE_NONE ||
+                tdm_schedule_home(schedule, states[i], unit) == schedule->optimizer.on)
+                continue;
+            tdm_fail(err, TDM_INPUT,
+                     "%s: \"optimizer.on\" is %s, which updates units with weights at home there, "
+                     "but by \"homes.%s\" not all of their state is there",
+                     file, on, tdm_state_name(states[i]));
+            return tdm_hint(
+                err,
+                "set master and moments to %s where weights are, or set optimizer.on to device",
+                on);
+        }
     return TDM_OK;
 }
 

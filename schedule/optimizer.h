@@ -48,8 +48,8 @@ void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimize
 /* Sets what is clipped, with norm 1, and the time of the update that this requires. */
 void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip);
 
-/* Is a unit updated by the host's cores? With `optimizer.on` host, all units whose state is at home
- * on the host are. */
+/* Is a unit updated by the host's cores? With `optimizer.on` host, all units whose weights are at
+ * home on the host are. */
 bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit);
 
 /* Are all units updated after the backward? */

@@ -250,14 +250,16 @@ static void test_likely_seconds_of_waits(void **state)
 }
 
 /* Layer-major, layers of several kinds: their stores, K and V go to the host, and their gradients,
- * from one buffer, where some of them are updated. */
+ * from one buffer, where some of them are updated. The others have all their state on the device;
+ * from the sixth case on, masters and moments pass. */
 static void test_likely_seconds_of_gradients(void **state)
 {
     (void)state;
     static const uint32_t near[] = {2, 9, 20};
     static const uint64_t contexts[] = {8192, 32768};
     struct tdm_error err;
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 12; i++) {
+        const uint32_t layers_near = near[i / 2 % 3], slots = 1 + (uint32_t)i % 3;
         struct tdm_schedule *schedule = new_schedule("qwen2.5-7b", contexts[i % 2], 0, 0);
         uint32_t sizes[28];
         for (uint32_t g = 0; g < 28; g++)
@@ -277,10 +279,13 @@ static void test_likely_seconds_of_gradients(void **state)
         }
         schedule->optimizer.on = TDM_HOST;
         for (int state_of = 0; state_of <= TDM_STATE_MOMENTS; state_of++)
-            if (near[i / 2] > 0)
-                schedule->homes[state_of] = (struct tdm_home){near[i / 2], TDM_DEVICE, TDM_DEVICE};
+            schedule->homes[state_of] = (struct tdm_home){layers_near, TDM_DEVICE, TDM_DEVICE};
+        for (int state_of = TDM_STATE_MASTER; state_of <= TDM_STATE_MOMENTS && i >= 6; state_of++)
+            schedule->homes[state_of].device_layers = 0;
+        schedule->rings.optimizer = i < 6 ? schedule->rings.optimizer : slots;
         const double off = off_by(schedule);
-        print_message("%u layers updated on the device: off by %.2f%%\n", near[i / 2], 100 * off);
+        print_message("%u layers updated on the device%s: off by %.2f%%\n", layers_near,
+                      i < 6 ? "" : ", with state from the host", 100 * off);
         assert_true(fabs(off) < 0.006);
         tdm_schedule_free(schedule);
     }
@@ -1075,6 +1080,37 @@ static void test_update_place(void **state)
     assert_true(bound <= fmin(seconds[0], seconds[1]) * (1 + 1e-9));
 }
 
+/* Where state streams behind a short step, link and host's cores share the updates: some layers
+ * have their weights on the device, and masters and moments pass. That is faster than updates on
+ * the device alone, and the bound holds. */
+static void test_state_passes(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"chunk=8K", "order=layer-major", "optimizer.on=device"};
+    double seconds[2];
+    for (int i = 0; i < 2; i++) { /* both places, the device */
+        struct tdm_pins pins = {0};
+        struct tdm_search found;
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 8192, 24 * GIB, 110 * GIB);
+        const struct tdm_home *homes = schedule->homes;
+        must(tdm_set_keys_apply(keys, 2 + (size_t)i, schedule, &pins, &err), &err);
+        must(tdm_candidates_search(schedule, &pins, &found, &err), &err);
+        seconds[i] = found.simulation.step_seconds;
+        assert_true(found.bound_seconds > 0 && found.bound_seconds <= seconds[i]);
+        if (i == 0) {
+            assert_int_equal(schedule->optimizer.on, TDM_HOST);
+            assert_in_range(homes[TDM_STATE_WEIGHTS].device_layers, 1, schedule->model->layers - 1);
+            assert_int_equal(homes[TDM_STATE_MOMENTS].device_layers, 0);
+        }
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+    print_message("updates at both places %.4f s, on the device %.4f s\n", seconds[0], seconds[1]);
+    assert_true(seconds[0] < 0.9 * seconds[1]);
+}
+
 /* ---- the ladder ---- */
 
 /* Plans a limit with a ladder; the plan fits, and takes what the search says. */
@@ -1324,6 +1360,7 @@ int main(void)
         cmocka_unit_test(test_set_keys_good),
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
+        cmocka_unit_test(test_state_passes),
         cmocka_unit_test(test_ladder),
         cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_prediction_json),

@@ -220,6 +220,15 @@ static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedul
         weights->head == TDM_DEVICE)
         *weights = (struct tdm_home){0, TDM_HOST, TDM_HOST};
     homes[TDM_STATE_MASTER] = homes[TDM_STATE_MOMENTS] = *weights;
+    /* in some, what is updated on the device has masters or moments at home on the host */
+    for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++) {
+        struct tdm_home *home = &homes[state];
+        if (!tdm_dice_chance(&dice, 40))
+            continue;
+        home->device_layers = 0;
+        if (tdm_dice_chance(&dice, 50))
+            home->embedding = home->head = TDM_HOST;
+    }
 }
 
 /* In some schedules the states that the rings pass are those of embedding and head alone: mostly
