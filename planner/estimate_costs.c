@@ -47,7 +47,7 @@ static enum account account_of(enum tdm_op_kind kind)
 static enum tdm_status note_op(struct profile *profile, const struct tdm_op *op)
 {
     struct tdm_estimator *e = profile->estimator;
-    const double seconds = tdm_op_seconds(e->base->machine, op);
+    const double seconds = e->untimed ? 0 : tdm_op_seconds(e->base->machine, op);
     const uint64_t work = profile->work - profile->resident_work;
     const enum account account = account_of(op->kind);
 
@@ -278,7 +278,7 @@ enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct t
     for (uint32_t c = 0; c < e->classes; c++)
         sequences[c].tokens = lengths[c];
     status = run_small_step(&profile, sequences, groups, TDM_SET_INPUT, err);
-    for (int set = TDM_SET_ATTENTION_OUTPUT + 1; set < TDM_SETS; set++)
+    for (int set = TDM_SET_ATTENTION_OUTPUT + 1; set < TDM_SETS && !e->untimed; set++)
         if (like != NULL)
             take_costs(e, like, set);
         else if (status == TDM_OK && e->base->pass == TDM_TRAIN)
@@ -288,7 +288,8 @@ enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct t
         cost->backward[TDM_SET_INPUT] -= cost->embed + cost->norm + cost->kv;
         cost->backward[TDM_SET_ATTENTION_OUTPUT] = cost->backward[TDM_SET_INPUT];
     }
-    if (status == TDM_OK && e->base->pass == TDM_TRAIN && tdm_is_far(e->base->optimizer.on))
+    if (status == TDM_OK && e->base->pass == TDM_TRAIN && tdm_is_far(e->base->optimizer.on) &&
+        !e->untimed)
         status = find_updates(&profile, sequences, groups, err);
     for (uint32_t c = 0; c < e->classes; c++)
         e->head_seconds += profile.head[c] * tdm_estimator_count(e, c, 0, e->chunks);
