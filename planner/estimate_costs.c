@@ -13,6 +13,7 @@
 
 struct profile {
     struct tdm_estimator *estimator;
+    const struct tdm_estimator *like; /* as of tdm_estimator_new_like() */
     const struct tdm_program *program;
     /* `input`: take all costs; otherwise those of the backward */
     enum tdm_set kept;
@@ -155,6 +156,15 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
                                                                              : TDM_KV_RECOMPUTE};
 }
 
+/* Workspace depends neither on homes nor on where updates run. */
+static void take_work(struct tdm_estimator *e, const struct tdm_estimator *like)
+{
+    e->work_forward = like->work_forward;
+    e->work_head = like->work_head;
+    e->work_backward = like->work_backward;
+    e->work_backward_first = like->work_backward_first;
+}
+
 /* Goes through the small step and notes its ops. `kept` decides which costs are taken from it. */
 static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
                                       struct tdm_group *groups, enum tdm_set kept,
@@ -172,7 +182,10 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     if (kept == TDM_SET_INPUT)
         note_residents(profile);
     profile->work = 0;
-    status = tdm_program_emit(program, take_item, profile, err);
+    if (e->untimed && profile->like != NULL)
+        take_work(e, profile->like);
+    else
+        status = tdm_program_emit(program, take_item, profile, err);
     tdm_program_free(program);
     return status;
 }
@@ -266,7 +279,7 @@ static void take_costs(struct tdm_estimator *e, const struct tdm_estimator *like
 enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct tdm_estimator *like,
                                          const uint64_t *lengths, struct tdm_error *err)
 {
-    struct profile profile = {.estimator = e};
+    struct profile profile = {.estimator = e, .like = like};
     enum tdm_status status = TDM_OK;
     struct tdm_group *groups = calloc((size_t)e->layers + 1, sizeof(*groups));
     struct tdm_sequence *sequences = tdm_sequences_new(e->classes, 0);

@@ -18,7 +18,7 @@
 #define K UINT64_C(1024)
 #define GIB (K * K * K)
 
-static unsigned lowered, timed;
+static unsigned lowered, timed, small_steps;
 
 double __real_tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op);
 double __wrap_tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op);
@@ -27,6 +27,18 @@ double __wrap_tdm_op_seconds(const struct tdm_machine *machine, const struct tdm
 {
     timed++;
     return __real_tdm_op_seconds(machine, op);
+}
+
+enum tdm_status __real_tdm_program_emit(const struct tdm_program *program, tdm_sink sink,
+                                        void *self, struct tdm_error *err);
+enum tdm_status __wrap_tdm_program_emit(const struct tdm_program *program, tdm_sink sink,
+                                        void *self, struct tdm_error *err);
+
+enum tdm_status __wrap_tdm_program_emit(const struct tdm_program *program, tdm_sink sink,
+                                        void *self, struct tdm_error *err)
+{
+    small_steps++;
+    return __real_tdm_program_emit(program, sink, self, err);
 }
 
 enum tdm_status __real_tdm_program_measure(const struct tdm_schedule *schedule,
@@ -55,7 +67,8 @@ struct asked {
     struct tdm_pins pins;
 };
 
-static void ask(const char *model, uint64_t context, uint64_t memory_bytes, struct asked *asked)
+static void ask(const char *model, uint64_t context, enum tdm_optimizer optimizer,
+                uint64_t memory_bytes, struct asked *asked)
 {
     struct tdm_error err;
     const struct tdm_request request = {.model = model,
@@ -64,7 +77,7 @@ static void ask(const char *model, uint64_t context, uint64_t memory_bytes, stru
                                         .ranks = 1,
                                         .sequences = 1,
                                         .unchecked = true,
-                                        .optimizer = TDM_OPTIMIZER_ADAMW,
+                                        .optimizer = optimizer,
                                         .has_memory = true,
                                         .memory_bytes = memory_bytes,
                                         .has_host_memory = true,
@@ -85,11 +98,12 @@ static void clear_misses_lower_few(void **state)
     struct tdm_error err;
     bool clear;
     (void)state;
-    ask("llama-3.1-8b", 1024 * K, 16 * GIB, &asked);
-    lowered = timed = 0;
+    ask("llama-3.1-8b", 1024 * K, TDM_OPTIMIZER_ADAMW, 16 * GIB, &asked);
+    lowered = timed = small_steps = 0;
     must(tdm_shortage_is_clear(asked.schedule, &asked.pins, &clear, &err), &err);
     assert_true(clear);
     assert_int_equal(lowered, 0);
+    assert_in_range(small_steps, 1, TDM_CHUNK_SIZES); /* one for each chunk size */
     must(tdm_shortage_find(asked.schedule, &asked.pins, true, &brief, &err), &err);
     if (lowered > 4)
         fail_msg("%u schedules were lowered", lowered);
@@ -135,6 +149,8 @@ static bool compare(void *self, const struct tdm_recipe *recipe)
 static void bytes_do_not_depend_on_seconds(void **state)
 {
     static const char *const models[] = {"llama-3.1-8b", "qwen2.5-0.5b", "mistral-7b-v0.1"};
+    static const enum tdm_optimizer optimizers[] = {TDM_OPTIMIZER_ADAMW, TDM_OPTIMIZER_ADAMW_BF16,
+                                                    TDM_OPTIMIZER_SGD};
     static const uint64_t contexts[] = {5000, 32 * K, 300 * K};
     unsigned count = 0;
     (void)state;
@@ -143,8 +159,8 @@ static void bytes_do_not_depend_on_seconds(void **state)
             struct asked with, without;
             struct tdm_search_space timed_space, untimed_space;
             struct tdm_error err;
-            ask(models[m], contexts[i], 16 * GIB, &with);
-            ask(models[m], contexts[i], 16 * GIB, &without);
+            ask(models[m], contexts[i], optimizers[m], 16 * GIB, &with);
+            ask(models[m], contexts[i], optimizers[m], 16 * GIB, &without);
             must(tdm_search_space_open(with.schedule, &with.pins, false, &timed_space, &err), &err);
             must(tdm_search_space_open(without.schedule, &without.pins, true, &untimed_space, &err),
                  &err);
