@@ -27,6 +27,30 @@ static enum tdm_status measure(const struct tdm_schedule *schedule,
     return TDM_OK;
 }
 
+struct least_estimate {
+    const struct tdm_candidates *run;
+    enum tdm_place place;
+    uint64_t bytes; /* the least so far */
+};
+
+static bool note_estimate(void *self, const struct tdm_recipe *offered)
+{
+    struct least_estimate *least = self;
+    struct tdm_recipe recipe = *offered;
+    if (tdm_recipe_estimate(&least->run->space, &recipe, least->run->limit_bytes))
+        least->bytes = tdm_least(least->bytes, recipe.bytes[least->place]);
+    return true;
+}
+
+/* Finds the least estimate of `place` with updates at run->on; lowers *least. */
+static void find_least_estimate(const struct tdm_candidates *run, enum tdm_place place,
+                                uint64_t *least)
+{
+    struct least_estimate found = {run, place, *least};
+    tdm_recipes_enumerate(&run->space, run->on, note_estimate, &found);
+    *least = found.bytes;
+}
+
 /* Finds the minimum of `place` with updates at run->on; lowers *least. It ends as soon as it is
  * known whether the minimum is at most `enough`. Schedules of a chunk size and an order take about
  * as much more of the other place than estimated: where n of them exceeded its limit, others are
@@ -34,7 +58,9 @@ static enum tdm_status measure(const struct tdm_schedule *schedule,
 static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place place, bool estimated,
                                   uint64_t enough, uint64_t *least, struct tdm_error *err)
 {
-    if (*least <= enough)
+    if (estimated)
+        find_least_estimate(run, place, least);
+    if (estimated || *least <= enough)
         return TDM_OK;
     const enum tdm_place other = tdm_other_place(run->space.schedule, place);
     const uint64_t limit_bytes = run->limit_bytes[other];
@@ -43,11 +69,8 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
         uint32_t seen;
     } excesses[TDM_BASES][TDM_ORDERS] = {{{0}}}, *excess;
     enum tdm_status status = tdm_candidates_enumerate(run, err);
-    const struct tdm_recipe *first = tdm_candidates_first(&run->queue);
-    if (status == TDM_OK && estimated && first != NULL && first->bytes[place] < *least)
-        *least = first->bytes[place];
-    for (; status == TDM_OK && !estimated && first != NULL;
-         first = tdm_candidates_first(&run->queue)) {
+    for (const struct tdm_recipe *first = tdm_candidates_first(&run->queue);
+         status == TDM_OK && first != NULL; first = tdm_candidates_first(&run->queue)) {
         const struct tdm_recipe recipe = *first;
         run->queue.count--;
         bool hopeless =

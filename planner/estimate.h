@@ -31,9 +31,10 @@ struct tdm_estimate {
 enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **estimator,
                                   struct tdm_error *err);
 
-/* The same. `like`: an estimator whose base differs at most in homes and in where updates run, or
- * NULL. Costs that depend on neither are taken from it. */
-enum tdm_status tdm_estimator_new_like(const struct tdm_schedule *base,
+/* The same. `untimed`: for bytes alone, in a third of the time; its seconds are meaningless.
+ * `like`: an estimator whose base differs at most in homes and in where updates run, or NULL. Costs
+ * that depend on neither are taken from it. */
+enum tdm_status tdm_estimator_new_like(const struct tdm_schedule *base, bool untimed,
                                        const struct tdm_estimator *like,
                                        struct tdm_estimator **estimator, struct tdm_error *err);
 void tdm_estimator_free(struct tdm_estimator *estimator);

@@ -142,6 +142,22 @@ static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint
         tdm_size_ceil_div(chunks->chunks[chunk].tokens, schedule->page_tokens));
 }
 
+/* Adds the seconds of a chunk's attention in a kind of layers. Lists are made once per step; a step
+ * that trains counts them in the backward. */
+static void time_chunk(struct tdm_estimator *e, const struct tdm_program *chunks, uint32_t kind,
+                       uint32_t layer, uint32_t chunk)
+{
+    const double seconds = attention_seconds(chunks, layer, chunk, false);
+    const double lists = select_seconds(chunks, layer, chunk);
+    double *before = &e->attention_before[kind * ((size_t)e->chunks + 1) + chunk];
+    before[1] = before[0] + seconds;
+    e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, chunk, true);
+    if (e->base->pass == TDM_TRAIN)
+        e->attention_grad_seconds[kind] += lists;
+    else
+        before[1] += lists;
+}
+
 /* Seconds of attention and of moves of all chunks, for each kind of layer. */
 static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_program *chunks,
                                       struct tdm_error *err)
@@ -165,16 +181,11 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     e->row_slots = tdm_kv_slots(chunks, span);
     for (uint32_t kind = 0; kind < e->kinds; kind++) {
         uint32_t layer = first_of_kind(e, kind);
-        e->moves[kind] = row_moves(chunks, span, layer);
-        double *before = e->attention_before + kind * row;
+        if (!e->untimed)
+            e->moves[kind] = row_moves(chunks, span, layer);
         for (uint32_t i = 0; i < e->chunks; i++) {
-            before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
-            e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, i, true);
-            /* lists are made once per step; a step that trains counts them in the backward */
-            if (e->base->pass == TDM_TRAIN)
-                e->attention_grad_seconds[kind] += select_seconds(chunks, layer, i);
-            else
-                before[i + 1] += select_seconds(chunks, layer, i);
+            if (!e->untimed)
+                time_chunk(e, chunks, kind, layer, i);
             e->seen_chunks[kind] += i + 1 - tdm_attend_first(chunks, layer, i);
             double pages = moved_pages(chunks, layer, i);
             struct gathered *gathered = e->gathered_before + kind * row + i;

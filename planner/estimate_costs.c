@@ -13,6 +13,7 @@
 
 struct profile {
     struct tdm_estimator *estimator;
+    const struct tdm_estimator *like; /* as of tdm_estimator_new_like() */
     const struct tdm_program *program;
     /* `input`: take all costs; otherwise those of the backward */
     enum tdm_set kept;
@@ -47,7 +48,7 @@ static enum account account_of(enum tdm_op_kind kind)
 static enum tdm_status note_op(struct profile *profile, const struct tdm_op *op)
 {
     struct tdm_estimator *e = profile->estimator;
-    const double seconds = tdm_op_seconds(e->base->machine, op);
+    const double seconds = e->untimed ? 0 : tdm_op_seconds(e->base->machine, op);
     const uint64_t work = profile->work - profile->resident_work;
     const enum account account = account_of(op->kind);
 
@@ -155,6 +156,15 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
                                                                              : TDM_KV_RECOMPUTE};
 }
 
+/* Workspace depends neither on homes nor on where updates run. */
+static void take_work(struct tdm_estimator *e, const struct tdm_estimator *like)
+{
+    e->work_forward = like->work_forward;
+    e->work_head = like->work_head;
+    e->work_backward = like->work_backward;
+    e->work_backward_first = like->work_backward_first;
+}
+
 /* Goes through the small step and notes its ops. `kept` decides which costs are taken from it. */
 static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
                                       struct tdm_group *groups, enum tdm_set kept,
@@ -172,7 +182,10 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     if (kept == TDM_SET_INPUT)
         note_residents(profile);
     profile->work = 0;
-    status = tdm_program_emit(program, take_item, profile, err);
+    if (e->untimed && profile->like != NULL)
+        take_work(e, profile->like);
+    else
+        status = tdm_program_emit(program, take_item, profile, err);
     tdm_program_free(program);
     return status;
 }
@@ -266,7 +279,7 @@ static void take_costs(struct tdm_estimator *e, const struct tdm_estimator *like
 enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct tdm_estimator *like,
                                          const uint64_t *lengths, struct tdm_error *err)
 {
-    struct profile profile = {.estimator = e};
+    struct profile profile = {.estimator = e, .like = like};
     enum tdm_status status = TDM_OK;
     struct tdm_group *groups = calloc((size_t)e->layers + 1, sizeof(*groups));
     struct tdm_sequence *sequences = tdm_sequences_new(e->classes, 0);
@@ -278,7 +291,7 @@ enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct t
     for (uint32_t c = 0; c < e->classes; c++)
         sequences[c].tokens = lengths[c];
     status = run_small_step(&profile, sequences, groups, TDM_SET_INPUT, err);
-    for (int set = TDM_SET_ATTENTION_OUTPUT + 1; set < TDM_SETS; set++)
+    for (int set = TDM_SET_ATTENTION_OUTPUT + 1; set < TDM_SETS && !e->untimed; set++)
         if (like != NULL)
             take_costs(e, like, set);
         else if (status == TDM_OK && e->base->pass == TDM_TRAIN)
@@ -288,7 +301,8 @@ enum tdm_status tdm_estimator_find_costs(struct tdm_estimator *e, const struct t
         cost->backward[TDM_SET_INPUT] -= cost->embed + cost->norm + cost->kv;
         cost->backward[TDM_SET_ATTENTION_OUTPUT] = cost->backward[TDM_SET_INPUT];
     }
-    if (status == TDM_OK && e->base->pass == TDM_TRAIN && tdm_is_far(e->base->optimizer.on))
+    if (status == TDM_OK && e->base->pass == TDM_TRAIN && tdm_is_far(e->base->optimizer.on) &&
+        !e->untimed)
         status = find_updates(&profile, sequences, groups, err);
     for (uint32_t c = 0; c < e->classes; c++)
         e->head_seconds += profile.head[c] * tdm_estimator_count(e, c, 0, e->chunks);

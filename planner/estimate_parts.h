@@ -66,6 +66,7 @@ struct gathered {
 struct tdm_estimator {
     const struct tdm_schedule *base; /* points to `own` */
     struct tdm_schedule own;         /* a shallow copy, with its own homes */
+    bool untimed;                    /* for bytes alone: all seconds are 0 */
     uint32_t layers, chunks;
     struct tdm_chunk *chunk_list; /* [chunks] */
     enum tdm_place far;           /* of the machine */

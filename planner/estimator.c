@@ -97,10 +97,10 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_schedule *base, 
 enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **out,
                                   struct tdm_error *err)
 {
-    return tdm_estimator_new_like(base, NULL, out, err);
+    return tdm_estimator_new_like(base, false, NULL, out, err);
 }
 
-enum tdm_status tdm_estimator_new_like(const struct tdm_schedule *base,
+enum tdm_status tdm_estimator_new_like(const struct tdm_schedule *base, bool untimed,
                                        const struct tdm_estimator *like, struct tdm_estimator **out,
                                        struct tdm_error *err)
 {
@@ -119,6 +119,7 @@ enum tdm_status tdm_estimator_new_like(const struct tdm_schedule *base,
     }
     e->own = *base;
     e->base = &e->own;
+    e->untimed = untimed;
     e->layers = base->model->layers;
     e->chunks = (uint32_t)chunks;
     e->far = tdm_far_place(base);

@@ -147,8 +147,8 @@ static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place o
     for (uint32_t i = 0; i < space->size_count; i++)
         if (space->bases[i].chunk_tokens == chunk_tokens)
             like = space->estimators[i];
-    enum tdm_status status =
-        tdm_estimator_new_like(base, like, &space->estimators[space->size_count], err);
+    enum tdm_status status = tdm_estimator_new_like(base, space->least, like,
+                                                    &space->estimators[space->size_count], err);
     space->size_count += status == TDM_OK;
     return status;
 }

@@ -227,7 +227,8 @@ tests_executor_unit_readings_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_lower,--wrap
 # How many schedules a refusal lowers.
 cmocka_tests += tests/planner/unit_shortage
 tests_planner_unit_shortage_SOURCES = tests/planner/unit_shortage.c
-tests_planner_unit_shortage_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_program_measure
+tests_planner_unit_shortage_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_program_measure \
+	-Wl,--wrap=tdm_op_seconds -Wl,--wrap=tdm_program_emit
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/schedule/unit_schedule tests/schedule/unit_order tests/schedule/unit_pack \

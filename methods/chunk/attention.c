@@ -100,7 +100,7 @@ static void leave_gradients(struct tdm_chunk_run *run, struct chunk_layer *layer
             if (tdm_chunk_is_run(run, c))
                 chunk->grads[chunk->grad_count] = tdm_value_like(m, chunk->kv[chunk->grad_count]);
             else
-                tdm_chunk_row_add(run, tdm_chunk_kv_bytes(run, c));
+                tdm_chunk_row_add(run, tdm_chunk_kv_bytes(run, c), 1);
     }
     m->category = before;
 }

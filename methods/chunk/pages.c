@@ -84,8 +84,8 @@ static enum tdm_status create_layer(struct tdm_chunk_run *run, struct chunk_laye
     layer->loaded = calloc(LOADED_MOST, sizeof(struct tdm_eager_value *));
     if (layer->chunks == NULL || layer->lists == NULL || layer->loaded == NULL)
         return TDM_NO_MEMORY;
-    for (uint64_t c = 0; c < run->chunks; c++)
-        layer->chunks[c].grads = blocks + c * a_chunk;
+    for (uint64_t c = 0; c < run->chunks; c = tdm_chunk_next_run(run, c), blocks += a_chunk)
+        layer->chunks[c].grads = blocks;
     return TDM_OK;
 }
 
@@ -98,19 +98,20 @@ static uint64_t pages_a_block(const struct tdm_chunk_run *run)
 
 enum tdm_status tdm_chunk_pages_create(struct tdm_chunk_run *run, struct tdm_error *err)
 {
-    uint32_t a_chunk = 0;
+    uint32_t a_chunk = 0, a_layer = 0;
     if (run->settings->chunk.page_tokens > 0)
         a_chunk = (uint32_t)(2 * tdm_size_ceil_div(tdm_chunk_pages(run, 0), pages_a_block(run)));
     else
         a_chunk = 2;
+    for (uint64_t c = 0; c < run->chunks; c = tdm_chunk_next_run(run, c))
+        a_layer += a_chunk;
     run->layers = calloc(run->config->layers, sizeof(*run->layers));
     run->all_blocks =
-        calloc(run->config->layers * run->chunks * a_chunk, sizeof(struct tdm_eager_value *));
+        calloc((size_t)run->config->layers * a_layer, sizeof(struct tdm_eager_value *));
     enum tdm_status status =
         run->layers == NULL || run->all_blocks == NULL ? TDM_NO_MEMORY : TDM_OK;
     for (uint32_t l = 0; status == TDM_OK && l < run->config->layers; l++)
-        status = create_layer(run, &run->layers[l], run->all_blocks + l * run->chunks * a_chunk,
-                              a_chunk);
+        status = create_layer(run, &run->layers[l], run->all_blocks + (size_t)l * a_layer, a_chunk);
     return status == TDM_OK ? TDM_OK : tdm_fail(err, status, "out of memory for chunks");
 }
 
@@ -126,10 +127,11 @@ void tdm_chunk_pages_free(struct tdm_chunk_run *run)
     free(run->rows);
 }
 
-/* Makes a tensor of pages and returns it. With `row` it belongs to a chunk that is not run, and the
- * result is NULL. */
-static struct tdm_eager_value *
-make_pages(struct tdm_chunk_run *run, enum tdm_method_category category, uint64_t bytes, bool row)
+/* Makes a tensor of pages and returns it; or, if `rows` is not 0, so many that belong to a chunk
+ * that is not run, and the result is NULL. */
+static struct tdm_eager_value *make_pages(struct tdm_chunk_run *run,
+                                          enum tdm_method_category category, uint64_t bytes,
+                                          uint64_t rows)
 {
     struct tdm_eager *m = run->m;
     enum tdm_method_category before = m->category;
@@ -137,8 +139,8 @@ make_pages(struct tdm_chunk_run *run, enum tdm_method_category category, uint64_
     struct tdm_eager_value *value = NULL;
     tdm_label(m, category == TDM_METHOD_KV_GRADIENTS ? "pages of dK, dV" : "pages of K, V");
     m->category = category;
-    if (row)
-        tdm_chunk_row_add(run, bytes);
+    if (rows > 0)
+        tdm_chunk_row_add(run, bytes, rows);
     else
         value = tdm_value_new(m, bytes, 1, 1);
     m->category = before;
@@ -149,7 +151,7 @@ make_pages(struct tdm_chunk_run *run, enum tdm_method_category category, uint64_
 static struct tdm_eager_value *new_of(struct tdm_chunk_run *run, enum tdm_method_category category,
                                       uint64_t bytes)
 {
-    return make_pages(run, category, bytes, false);
+    return make_pages(run, category, bytes, 0);
 }
 
 static void drop_pages(struct tdm_eager *m, struct chunk_pages *pages)
@@ -158,7 +160,7 @@ static void drop_pages(struct tdm_eager *m, struct chunk_pages *pages)
         tdm_drop(m, pages->kv[i]);
         pages->kv[i] = NULL;
     }
-    for (uint32_t i = 0; i < pages->grad_count; i++)
+    for (uint32_t i = 0; i < pages->grad_count && pages->grads != NULL; i++)
         tdm_drop(m, pages->grads[i]);
     pages->grad_count = 0;
 }
@@ -167,10 +169,7 @@ static void drop_pages(struct tdm_eager *m, struct chunk_pages *pages)
 
 static uint64_t power_of_two(uint64_t bytes)
 {
-    uint64_t power = 1;
-    while (power < bytes)
-        power *= 2;
-    return power;
+    return bytes <= 1 ? 1 : UINT64_C(1) << (64 - __builtin_clzll(bytes - 1));
 }
 
 /* Pinned bytes of a chunk in one layer. torch's host allocator rounds each page up to a power of
@@ -324,12 +323,14 @@ static struct tdm_eager_value *whole_pages(struct tdm_chunk_run *run, struct tdm
 
 static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages, bool row)
 {
-    uint64_t count = tdm_chunk_pages(run, run->number), block = pages_a_block(run);
+    const uint64_t count = tdm_chunk_pages(run, run->number), block = pages_a_block(run);
+    const uint64_t page = page_bytes(run, grad_element_bytes(run));
     for (unsigned i = 0; i < 2; i++)
-        for (uint64_t done = 0; done < count; done += block) {
-            uint64_t now = count - done < block ? count - done : block;
-            struct tdm_eager_value *made = make_pages(
-                run, TDM_METHOD_KV_GRADIENTS, now * page_bytes(run, grad_element_bytes(run)), row);
+        for (uint64_t done = 0, now, times; done < count; done += now * times) {
+            now = count - done < block ? count - done : block;
+            times = row ? (count - done) / now : 1;
+            struct tdm_eager_value *made =
+                make_pages(run, TDM_METHOD_KV_GRADIENTS, now * page, row ? times : 0);
             if (!row)
                 pages->grads[pages->grad_count++] = made;
         }
@@ -364,8 +365,7 @@ void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_eager_
     if (offload && k == NULL) /* it was moved to the host long ago */
         return;
     if (k == NULL) {
-        for (unsigned i = 0; i < 2; i++)
-            make_pages(run, TDM_METHOD_KV, tdm_chunk_kv_bytes(run, run->number), true);
+        make_pages(run, TDM_METHOD_KV, tdm_chunk_kv_bytes(run, run->number), 2);
     } else {
         pages->kv[0] = whole_pages(run, k);
         pages->kv[1] = whole_pages(run, v);

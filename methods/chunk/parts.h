@@ -7,7 +7,8 @@
 #include "methods/torch/parts.h"
 
 /* K and V that a chunk left in a layer, and their gradients. OOMB allocates pages one by one. Here
- * blocks of up to 1 MiB stand for them, which the allocator places alike. */
+ * blocks of up to 1 MiB stand for them, which the allocator places alike. `grads` is NULL if the
+ * chunk is not run. */
 struct chunk_pages {
     struct tdm_eager_value *kv[2], **grads;
     uint32_t grad_count;
@@ -38,7 +39,7 @@ struct tdm_chunk_run {
     uint64_t held;                       /* chunks whose K and V exist */
     uint64_t number;                     /* the chunk that is running */
     bool sweep;                          /* the first forward, without a graph */
-    struct tdm_eager_value **all_blocks; /* those of all layers and chunks */
+    struct tdm_eager_value **all_blocks; /* those of all layers and chunks that are run */
     /* Tensors of the chunks that are not run, and the latest block of K and V, and of gradients
      * (rows.c). */
     struct tdm_eager_value **rows;
@@ -80,8 +81,8 @@ void tdm_chunk_remove(struct tdm_chunk_run *run);
 bool tdm_chunk_is_run(const struct tdm_chunk_run *run, uint64_t number);
 /* The next chunk that is run, if this one is. */
 uint64_t tdm_chunk_next_run(const struct tdm_chunk_run *run, uint64_t number);
-/* Adds a tensor of such a chunk, with the category and label that are set. */
-void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes);
+/* Adds equal tensors of such a chunk, with the category and label that are set. */
+void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes, uint64_t count);
 void tdm_chunk_rows_drop(struct tdm_chunk_run *run);
 
 /* ---- several GPUs (tensor.c) ---- */

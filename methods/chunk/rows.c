@@ -39,7 +39,19 @@ static void start_row(struct tdm_chunk_run *run, unsigned kind, uint64_t bytes)
     run->row_last = row->storage->block;
 }
 
-void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes)
+/* Adds tensors that fill whole segments to the last row. Returns their number. */
+static uint64_t add_many(struct tdm_chunk_run *run, uint64_t bytes, uint64_t count)
+{
+    struct tdm_eager *m = run->m;
+    struct tdm_eager_value *row = run->row_count > 0 ? run->rows[run->row_count - 1] : NULL;
+    uint64_t added = row == NULL ? 0 : tdm_value_append_many(m, row, &run->row_last, bytes, count);
+    if (added > 0)
+        run->row_ends[m->category == TDM_METHOD_KV_GRADIENTS] =
+            (struct chunk_row_end){.row = row, .block = run->row_last};
+    return added;
+}
+
+static void add_one(struct tdm_chunk_run *run, uint64_t bytes)
 {
     struct tdm_eager *m = run->m;
     unsigned kind = m->category == TDM_METHOD_KV_GRADIENTS;
@@ -57,6 +69,16 @@ void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes)
     } else if (made != NULL) {
         run->row_ends[kind] = (struct chunk_row_end){.row = row, .block = made};
         run->row_last = made;
+    }
+}
+
+void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes, uint64_t count)
+{
+    while (count > 0) {
+        const uint64_t added = add_many(run, bytes, count);
+        if (added == 0)
+            add_one(run, bytes);
+        count -= added > 0 ? added : 1;
     }
 }
 

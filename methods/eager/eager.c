@@ -214,16 +214,18 @@ static bool can_stand_for(const struct tdm_eager *m, const struct tdm_storage *s
     return s->taken > m->peak_moment || m->bytes->allocated + bytes > m->peak;
 }
 
-static void note_tensor(struct tdm_eager *m, struct tdm_storage *s, uint64_t added, bool second)
+/* Notes `count` tensors that a storage stands for from now on, of `added` bytes in all. */
+static void note_tensors(struct tdm_eager *m, struct tdm_storage *s, uint32_t count, uint64_t added,
+                         bool second)
 {
     m->live[m->category] += added;
     s->bytes += added;
-    s->count++;
+    s->count += count;
     if (second) {
         s->second_category = m->category;
         s->second_label = m->label;
         s->second_bytes += added;
-        s->second_count++;
+        s->second_count += count;
     }
     note_peak(m);
 }
@@ -237,7 +239,7 @@ bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value,
     uint64_t before = m->bytes->allocated;
     if (!tdm_torch_extend(m->allocator, block, m->stream, bytes))
         return false;
-    note_tensor(m, value->storage, m->bytes->allocated - before, second);
+    note_tensors(m, value->storage, 1, m->bytes->allocated - before, second);
     return true;
 }
 
@@ -254,8 +256,32 @@ bool tdm_value_append(struct tdm_eager *m, struct tdm_eager_value *value,
     tdm_torch_link(last, *made);
     m->moment++;
     s->blocks++;
-    note_tensor(m, s, tdm_torch_block_bytes(*made), second);
+    note_tensors(m, s, 1, tdm_torch_block_bytes(*made), second);
     return true;
+}
+
+uint64_t tdm_value_append_many(struct tdm_eager *m, struct tdm_eager_value *value,
+                               struct tdm_torch_block **last, uint64_t bytes, uint64_t count)
+{
+    struct tdm_storage *s = value->storage;
+    const uint64_t before = m->bytes->allocated;
+    uint64_t most = count;
+    bool second;
+    /* Once it can stand for one, it can for all: each of them either is after the peak or raises
+     * it. */
+    if (s->label.layer != m->label.layer || !can_stand_for(m, s, bytes, &second))
+        return 0;
+    if (m->most_moments > 0)
+        most = m->most_moments > m->moment ? m->most_moments - m->moment : 0;
+    const uint64_t made = tdm_torch_fill(m->allocator, m->stream, bytes, count, most, last);
+    if (made == 0)
+        return 0;
+    const uint64_t added = m->bytes->allocated - before,
+                   blocks = added / tdm_torch_block_bytes(*last);
+    m->moment += blocks;
+    s->blocks += blocks;
+    note_tensors(m, s, (uint32_t)made, added, second);
+    return made;
 }
 
 uint64_t tdm_value_repeat(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t rounds)

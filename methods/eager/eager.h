@@ -309,6 +309,11 @@ bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value,
  * memory for it. */
 bool tdm_value_append(struct tdm_eager *m, struct tdm_eager_value *value,
                       struct tdm_torch_block *last, uint64_t bytes, struct tdm_torch_block **made);
+/* The same for up to `count` equal tensors that fill whole segments (tdm_torch_fill): as many calls
+ * of both functions for one tensor would do the same. *last becomes the value's last block. Returns
+ * the number of tensors; 0, without a change: the next one has to be added by itself. */
+uint64_t tdm_value_append_many(struct tdm_eager *m, struct tdm_eager_value *value,
+                               struct tdm_torch_block **last, uint64_t bytes, uint64_t count);
 /* Makes a value, which is alone with its memory, stand for those too that so many further rounds
  * would leave (tdm_torch_repeats). Returns how many of them are not counted when it is freed. */
 uint64_t tdm_value_repeat(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t rounds);

@@ -66,14 +66,11 @@ static uint64_t grown_size(const struct tdm_torch_block *block)
 
 /* ---- the free block that changed last ---- */
 
-/* Puts the block that was kept out to the others. What is known about sizes above or below its own
- * stays valid; the more useful of the two is kept. */
-static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
+/* Puts a block to the others. What is known about sizes above or below its own stays valid; the
+ * more useful of the two is kept. */
+static void put(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint64_t interest)
 {
-    struct tdm_torch_block *block = a->last[pool];
-    if (block == NULL)
-        return;
-    a->last[pool] = NULL;
+    const uint32_t pool = block->pool;
     tdm_free_insert(a->free_blocks[pool], block);
     if (block->size < a->none_from[pool] || block->size >= a->none_below[pool])
         return;
@@ -83,9 +80,29 @@ static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t inte
         a->none_below[pool] = block->size;
 }
 
+/* Puts the block that was kept out to the others. */
+static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
+{
+    struct tdm_torch_block *block = a->last[pool];
+    a->last[pool] = NULL;
+    if (block != NULL)
+        put(a, block, interest);
+}
+
+/* Is a block a whole segment of the usual size? It cannot grow. */
+static bool is_segment(const struct tdm_torch_allocator *a, const struct tdm_torch_block *block)
+{
+    return block->before == NULL && block->after == NULL &&
+           block->size == a->free_blocks[block->pool]->segment_bytes;
+}
+
 /* Keeps a free block apart from the others. */
 static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
 {
+    if (is_segment(a, block)) {
+        put(a, block, 0);
+        return;
+    }
     put_back(a, block->pool, block->size);
     if (a->expandable) /* there the search considers more than size */
         tdm_free_insert(a->free_blocks[block->pool], block);
@@ -594,6 +611,31 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     }
     count(a, block, bytes, size);
     return true;
+}
+
+uint64_t tdm_torch_fill(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
+                        uint64_t requests, uint64_t most, struct tdm_torch_block **last)
+{
+    const uint64_t size = rounded(bytes), each = SMALL_SEGMENT / size;
+    const uint32_t pool = pool_of(stream, size);
+    struct tdm_free_blocks *others = a->free_blocks[pool];
+    const struct tdm_torch_block *best;
+    uint64_t made = 0;
+    if (each < 2 || SMALL_SEGMENT % size != 0 || requests < each || a->expandable ||
+        others == NULL || a->last[pool] != NULL ||
+        ((best = tdm_free_best(others, size)) != NULL && !best->in_map))
+        return 0;
+    lose_track(a);
+    for (; (made + 1) * each <= requests && made < most; made++) {
+        struct tdm_torch_block *block = tdm_free_take_segment(others);
+        if (block == NULL && add_segment(a, pool, size, &block) != TDM_OK)
+            break; /* the next allocation finds out why */
+        block->allocated = true;
+        count(a, block, each * bytes, SMALL_SEGMENT);
+        tdm_torch_link(*last, block);
+        *last = block;
+    }
+    return made * each;
 }
 
 void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)

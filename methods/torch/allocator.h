@@ -62,6 +62,14 @@ void tdm_torch_free(struct tdm_torch_allocator *allocator, struct tdm_torch_bloc
 bool tdm_torch_extend(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block,
                       uint32_t stream, uint64_t bytes);
 
+/* Allocates equal requests, which are freed together, as tdm_torch_malloc() and tdm_torch_extend()
+ * would one after another, as long as they fill whole segments. The requests of a segment share a
+ * block. There are at most `most` blocks, all of one size, linked behind *last; the latest becomes
+ * *last. Returns the number of requests that were met. 0: the next one would not go to a segment of
+ * its own that such requests fill, or that is not easily known. */
+uint64_t tdm_torch_fill(struct tdm_torch_allocator *allocator, uint32_t stream, uint64_t bytes,
+                        uint64_t requests, uint64_t most, struct tdm_torch_block **last);
+
 /* Links a block behind another one, both in use. A block links to at most one. Links are used for
  * blocks that are freed together: `count` of them, from the first on. */
 void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *block);

@@ -53,7 +53,7 @@ struct tdm_torch_block *tdm_free_best(const struct tdm_free_blocks *f, uint64_t 
 /* The first block behind this one, which is in a bin; NULL if there is none. */
 struct tdm_torch_block *tdm_free_next(const struct tdm_free_blocks *f,
                                       const struct tdm_torch_block *block);
-/* Takes out any whole segment of the usual size; NULL if there is none. */
+/* Takes out the whole segment of the usual size at the lowest address; NULL if there is none. */
 struct tdm_torch_block *tdm_free_take_segment(struct tdm_free_blocks *f);
 
 static inline bool tdm_free_before(const struct tdm_torch_block *a, uint64_t size, uint64_t address)

@@ -289,6 +289,90 @@ static void chunks_that_are_not_run_are_one_value(void **state)
     assert_int_equal(rows_of("seco", 512 * K), 1);
 }
 
+/* ---- tensors that fill whole segments ---- */
+
+static uint64_t draw(uint64_t *random)
+{
+    *random = *random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return *random >> 33;
+}
+
+/* Adds tensors to a row, those that fill whole segments at once if `many`. Returns the number of
+ * these. */
+static uint64_t add_tensors(struct tdm_eager *m, struct tdm_eager_value *row,
+                            struct tdm_torch_block **last, uint64_t bytes, uint64_t count,
+                            bool many)
+{
+    uint64_t filled = 0;
+    for (uint64_t left = count; left > 0;) {
+        struct tdm_torch_block *made = NULL;
+        const uint64_t at_once = many ? tdm_value_append_many(m, row, last, bytes, left) : 0;
+        filled += at_once;
+        left -= at_once > 0 ? at_once : 1;
+        if (at_once > 0 || tdm_value_extend(m, row, *last, bytes))
+            continue;
+        if (!tdm_value_append(m, row, *last, bytes, &made) || made == NULL)
+            break;
+        *last = made;
+    }
+    return filled;
+}
+
+/* Rows of tensors between other tensors, which come and go and leave holes of all sizes. */
+static uint64_t run_rows(uint64_t seed, bool many, struct tiled_run *run)
+{
+    static const uint64_t sizes[] = {MIB, MIB / 2, MIB / 4, 700000, 3 * MIB, MIB - 100, 4000};
+    enum { VALUES = 24, SIZES = sizeof(sizes) / sizeof(sizes[0]) };
+    struct tdm_torch_allocator *allocator;
+    struct tdm_eager *m = start((300 + seed % 3 * 500) * MIB, &allocator);
+    struct tdm_eager_value *values[VALUES] = {NULL};
+    uint64_t random = seed, filled = 0;
+    m->most_moments = seed % 5 == 0 ? 1000 + draw(&random) % 4000 : 0;
+    for (unsigned turn = 0; turn < 600 && m->status == TDM_OK; turn++) {
+        const uint64_t at = draw(&random) % VALUES, bytes = sizes[draw(&random) % SIZES],
+                       count = draw(&random) % 60;
+        m->category = draw(&random) % 2 == 0 ? TDM_METHOD_KV : TDM_METHOD_KV_GRADIENTS;
+        tdm_label(m, m->category == TDM_METHOD_KV ? "one" : "other");
+        if (values[at] != NULL) {
+            tdm_drop(m, values[at]);
+            values[at] = NULL;
+            continue;
+        }
+        values[at] = tdm_value_new(m, bytes, 1, 1);
+        struct tdm_torch_block *last = values[at]->storage->block;
+        for (unsigned part = 0; part < 2 && at % 2 == 0 && m->status == TDM_OK; part++)
+            filled += add_tensors(m, values[at], &last, sizes[(turn + part) % SIZES], count, many);
+        if (turn % 100 == 50)
+            tdm_eager_reset_peak(m);
+    }
+    *run = (struct tiled_run){.sequence = (uint64_t)m->status,
+                              .moment = m->moment,
+                              .peak = tdm_torch_peak(allocator),
+                              .now = tdm_torch_current(allocator)};
+    memcpy(run->at_peak, m->at_peak, sizeof(run->at_peak));
+    run->groups = tdm_eager_largest(m, run->largest, 4);
+    for (unsigned i = 0; i < VALUES; i++)
+        tdm_drop(m, values[i]);
+    end(m, allocator);
+    return filled;
+}
+
+static void many_tensors_are_as_one_by_one(void **state)
+{
+    uint64_t filled = 0;
+    unsigned failed = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct tiled_run many, single;
+        filled += run_rows(seed, true, &many);
+        (void)run_rows(seed, false, &single);
+        same_run(&single, &many);
+        failed += single.sequence != TDM_OK;
+    }
+    if (filled < 10000 || failed < 10 || failed > 50)
+        fail_msg("%" PRIu64 " tensors at once, %u of 60 runs failed", filled, failed);
+}
+
 /* ---- all methods ---- */
 
 #define MARGIN 0.03
@@ -340,6 +424,7 @@ int main(void)
         cmocka_unit_test(tiles_alike_are_counted),
         cmocka_unit_test(steps_of_tiles_are_the_same),
         cmocka_unit_test(chunks_that_are_not_run_are_one_value),
+        cmocka_unit_test(many_tensors_are_as_one_by_one),
         cmocka_unit_test(work_of_refusals_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
