@@ -25,8 +25,9 @@
 #define GRANULE_BYTES (UINT64_C(1) << 20)
 /* The peak assumed for a machine without a known one, until its products are measured. */
 #define UNKNOWN_PEAK 1e14
-/* Updates on the host beside copies of 20 GB/s on an H200's host: 101 GB/s of 119 (h200.json). */
-#define HOST_SHARE_BESIDE_COPIES 0.85
+/* host_bytes_per_copied_byte of a card's host, which is not measured: that of an H200's
+ * (h200.json). */
+#define HOST_BYTES_PER_COPIED_BYTE 0.6
 
 #define KEYS(count) ((uint64_t)(count) << 10)
 
@@ -290,8 +291,7 @@ static void set_notes(const struct tdm_calibration *calibration, json_t **descri
     note(&notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
          tdm_host_update_width_name(tdm_host_update_widths() - 1));
     if (calibration->options->backend->own_device_memory)
-        note(&notes, "their rate without rounding is %.0f%% of that, as copies pass beside",
-             100 * HOST_SHARE_BESIDE_COPIES);
+        note(&notes, "host_bytes_per_copied_byte is not measured: that of an H200's computer");
     if (calibration->runtime_bytes[TDM_DEVICE] > 0)
         note(&notes,
              "runtime is the most that the driver reported beside the arena, and on the host "
@@ -343,6 +343,10 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     tdm_json_set(&description, "copy_seconds", json_real(calibration->copy_seconds));
     if (calibration->pinned_rate > 0)
         tdm_json_set(&description, "pinned_bytes_per_second", json_real(calibration->pinned_rate));
+    if (calibration->options->backend->own_device_memory &&
+        json_object_get(description, "host_bytes_per_copied_byte") == NULL)
+        tdm_json_set(&description, "host_bytes_per_copied_byte",
+                     json_real(HOST_BYTES_PER_COPIED_BYTE));
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t granules = (calibration->runtime_bytes[place] + GRANULE_BYTES - 1) / GRANULE_BYTES;
         if (granules > 0)
@@ -354,8 +358,7 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     return description;
 }
 
-/* Measures updates on the host, of a layer too large for any cache. In a step copies between host
- * and device pass beside them, and take their part of the host's memory. */
+/* Measures updates on the host, of a layer too large for any cache, beside no copies. */
 static enum tdm_status measure_host(struct tdm_calibration *calibration, struct tdm_error *err)
 {
     static const struct tdm_calibration_shape shapes[] = {
@@ -374,8 +377,6 @@ static enum tdm_status measure_host(struct tdm_calibration *calibration, struct 
         tdm_program_free(program);
         tdm_schedule_free(schedule);
     }
-    if (calibration->options->backend->own_device_memory)
-        calibration->host_rate *= HOST_SHARE_BESIDE_COPIES;
     return status;
 }
 

@@ -22,6 +22,8 @@
  *   launch_seconds         shortest time of an operation
  *   copy_seconds           fixed time of a copy
  *   pinned_bytes_per_second  rate of allocating pinned host memory; optional
+ *   host_bytes_per_copied_byte  bytes that updates on the host do without while a byte is copied
+ *                            from or to its memory; optional, 0
  *   peer_bytes_per_second  between two GPUs of one node (computer), one way; optional
  *   peer_seconds           fixed time of an op that ranks run together; optional: launch_seconds
  *   network_bytes_per_second  between two GPUs of different nodes while all send, one way;
@@ -81,6 +83,7 @@ static const char *const keys[] = {
     "launch_seconds",
     "copy_seconds",
     "pinned_bytes_per_second",
+    "host_bytes_per_copied_byte",
     "peer_bytes_per_second",
     "peer_seconds",
     "network_bytes_per_second",
@@ -227,6 +230,8 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->launch_seconds = tdm_json_number(&reader, "launch_seconds", 0, 1);
     built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
+    built->host_bytes_per_copied_byte =
+        tdm_json_number_or(&reader, "host_bytes_per_copied_byte", 0, 1, 0);
     built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
     built->peer_seconds = tdm_json_number_or(&reader, "peer_seconds", 0, 1, built->launch_seconds);
     built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);

@@ -38,10 +38,11 @@ struct tdm_machine {
     uint32_t joined_channels; /* NCCL joins ranks with these, and is part of the runtime; 0: no */
     double launch_seconds;    /* shortest time of one op on the compute lane */
     double copy_seconds;      /* fixed time of one copy */
-    bool measured;            /* calibrate measured all rates, according to the provenance */
-    bool shipped;             /* loaded from a description that comes with tidemark */
-    char missing[400];        /* keys missing in the file, "" if none: see tdm_machine_from_json */
-    json_t *description;      /* the complete description, kept for the schedule; owned */
+    double host_bytes_per_copied_byte; /* of updates on the host, as its memory serves both */
+    bool measured;       /* calibrate measured all rates, according to the provenance */
+    bool shipped;        /* loaded from a description that comes with tidemark */
+    char missing[400];   /* keys missing in the file, "" if none: see tdm_machine_from_json */
+    json_t *description; /* the complete description, kept for the schedule; owned */
 };
 
 /* Loads the machine of --machine: a shipped name ("h200"; if there is no such file, also "H200" or

@@ -24,6 +24,7 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
                                               "assumed",
                                               "server",
                                               "pinned_bytes_per_second",
+                                              "host_bytes_per_copied_byte",
                                               "peer_bytes_per_second",
                                               "peer_seconds",
                                               "network_bytes_per_second",
@@ -187,6 +188,9 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     value = json_object_get(machine->description, "pinned_bytes_per_second");
     if (value != NULL)
         fprintf(out, "%-22s %.1f GB/s taken\n", "pinned", json_number_value(value) / 1e9);
+    if (machine->host_bytes_per_copied_byte > 0)
+        fprintf(out, "%-22s %.2f bytes fewer a byte copied meanwhile\n", "updates on the host",
+                machine->host_bytes_per_copied_byte);
     print_texts(out, machine, "assumed");
     print_texts(out, machine, "notes");
 }

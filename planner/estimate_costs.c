@@ -200,8 +200,12 @@ static enum tdm_status take_update(void *self, const struct tdm_item *item, stru
         account_of(item->op->kind) == ACCOUNT_BESIDE)
         return TDM_OK;
     struct update_cost *cost = &profile->updates[item->op->layer];
+    const struct tdm_machine *machine = profile->estimator->base->machine;
+    const double slower = tdm_op_seconds_per_copied_byte(machine, item->op);
     *(item->op->lane == TDM_LANE_HOST ? &cost->host : &cost->compute) +=
-        tdm_op_seconds(profile->estimator->base->machine, item->op);
+        tdm_op_seconds(machine, item->op);
+    profile->estimator->seconds_per_copied_byte =
+        later(profile->estimator->seconds_per_copied_byte, slower);
     return TDM_OK;
 }
 

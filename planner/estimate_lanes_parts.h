@@ -154,6 +154,8 @@ struct lane_clocks {
     double gradient_free, mlp_gradient_free; /* when a gradient, and its MLP's parts, are sent */
     double host_free[SLOTS];
     uint32_t host_gradients;
+    double link_seconds;              /* of all copies so far, alone */
+    double updates_begin, link_begin; /* the first update, and link_seconds then */
     double sums_sent;
     double kv_ready, kv_free; /* layer-major: K and V from the host, and the row that they enter, */
     double row_sent;          /* and when all those on their way to the host have left it */
@@ -181,12 +183,14 @@ static inline double share_link(double start, double seconds, double slower, dou
 /* A copy that takes `seconds` alone. */
 static inline double copy_in(struct lane_clocks *c, double ready, double seconds)
 {
+    c->link_seconds += seconds;
     return c->h2d =
                share_link(later(c->h2d, ready), seconds, c->device_slower, &c->d2h, c->host_slower);
 }
 
 static inline double copy_out(struct lane_clocks *c, double ready, double seconds)
 {
+    c->link_seconds += seconds;
     return c->d2h =
                share_link(later(c->d2h, ready), seconds, c->host_slower, &c->h2d, c->device_slower);
 }

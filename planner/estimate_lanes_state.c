@@ -3,6 +3,7 @@
  * head, and the updates of units. */
 #include "planner/estimate_lanes_parts.h"
 
+#include "schedule/cost.h"
 #include "schedule/optimizer.h"
 
 /* ---- weights of layers ---- */
@@ -163,6 +164,20 @@ static double update_seconds(const struct lane_clocks *c, uint32_t unit)
     return of_all > 0 ? all * (double)c->e->gradient_bytes[unit] / of_all : 0;
 }
 
+/* Seconds of an update on the host that takes `seconds` beside no copies. They are taken to be as
+ * dense as since the first update; before that, as since the step began. */
+static double beside_copies(struct lane_clocks *c, double begin, double seconds)
+{
+    const double until = later(later(c->h2d, c->d2h), begin);
+    const double busy = (c->link_seconds - c->link_begin) / (until - c->updates_begin);
+    if (c->updates_begin == 0) {
+        c->updates_begin = begin;
+        c->link_begin = c->link_seconds;
+    }
+    return seconds /
+           later(1 - c->e->seconds_per_copied_byte * busy / c->to_device, TDM_LEAST_UPDATE_RATE);
+}
+
 /* The gradient goes to the host, where its lane updates the unit. Layer-major, it is sent part by
  * part, those of the MLP first. */
 static void update_on_host(struct lane_clocks *c, uint32_t unit)
@@ -180,7 +195,8 @@ static void update_on_host(struct lane_clocks *c, uint32_t unit)
                          (double)model->units[unit].elements;
     }
     double sent = later(made, copy_to_host(c, later(begun, *free_at), bytes));
-    c->host = later(c->host, sent) + c->e->far_updates[unit].host;
+    c->host = later(c->host, sent);
+    c->host += beside_copies(c, c->host, c->e->far_updates[unit].host);
     c->compute += update_seconds(c, unit);
     *free_at = c->host;
     c->gradient_free = sent;

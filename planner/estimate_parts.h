@@ -97,6 +97,7 @@ struct tdm_estimator {
     struct tdm_updates updates; /* with the current homes */
     /* [units], if layers are updated on the host: there, and of layers on the device; or NULL */
     struct update_cost *far_updates, *near_updates;
+    double seconds_per_copied_byte; /* that updates there take longer */
     /* host lane: the embedding's update, which is the last. last_norm_seconds: compute lane, the
      * gradient norms of layer 0 and embedding */
     double last_host_seconds, last_norm_seconds;

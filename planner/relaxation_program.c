@@ -287,6 +287,12 @@ static double seconds_to_update(const struct tdm_estimator *e)
     return tdm_is_far(e->base->optimizer.on) ? e->head_seconds : seconds_to_gradient(e);
 }
 
+/* Seconds by which sending a layer's gradient slows updates on the host. */
+static double gradient_slows(const struct tdm_estimator *e)
+{
+    return e->seconds_per_copied_byte * (double)e->gradient_bytes[0];
+}
+
 /* Seconds of the backward before the host's lane begins to update: a layer, or the head, whose
  * gradient is complete when it was computed for all chunks, and is then sent. */
 static double seconds_to_host_update(const struct tdm_estimator *e)
@@ -433,6 +439,9 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
      * may */
     const double unused = r->is_tied ? r->layers * tdm_relaxation_unused_slots(r) : 0;
     const double of_ends = r->is_tied ? tdm_relaxation_ends_slot_mib(r) : 0;
+    /* Host memory serves updates and copies. All gradients but those of the head and of the top
+     * layer are sent once updates there can begin. */
+    const double slowed = gradient_slows(e) * later(r->layers - r->base_layers - 1.0, 0);
     const struct {
         const char *name;
         double least, most;
@@ -469,7 +478,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BESIDE + TDM_STATE_MASTER] = {"master_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_BESIDE + TDM_STATE_MOMENTS] = {"moments_beside", -(double)r->layers, TDM_UNBOUNDED},
         [ROW_TAKEN] = {"taken", updating - tdm_relaxation_taken_ahead(r), TDM_UNBOUNDED},
-        [ROW_HOST_UPDATES] = {"host_updates", seconds_to_host_update(e) + updates.host_seconds,
+        [ROW_HOST_UPDATES] = {"host_updates",
+                              seconds_to_host_update(e) + updates.host_seconds + slowed,
                               TDM_UNBOUNDED},
         [ROW_STALL] = {"stall", -tdm_relaxation_head_update(r), TDM_UNBOUNDED},
     };
@@ -746,7 +756,7 @@ static enum tdm_status add_tied(struct tdm_relaxation *r, struct tdm_error *err)
 {
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         put_home(r, (enum tdm_state)state, 0);
-    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host);
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host + gradient_slows(r->pricing.e));
     tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
     r->plain_tied = r->plain_count;
     return tdm_column_add(r, "tied", 0, r->most_tied, 0, err);
@@ -760,6 +770,7 @@ static void put_passing(struct tdm_relaxation *r, enum tdm_state state, double t
     const double bytes = (double)tdm_estimator_unit_bytes(e, state, 0);
     const double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, 0);
     const double send = tdm_relaxation_unit_seconds(e, TDM_LINK_D2H, state, 0);
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], -times * bytes * e->seconds_per_copied_byte);
     tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], -times * fetch);
     tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -times * send);
     tdm_column_put(r, r->row[ROW_SEND_UPDATED], -times * send);
@@ -781,7 +792,7 @@ static enum tdm_status add_passing(struct tdm_relaxation *r, struct tdm_error *e
     for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
         put_passing(r, (enum tdm_state)state, 1);
     tdm_column_put(r, r->row[ROW_TAKEN], -tdm_relaxation_taken_passing(r));
-    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host);
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host + gradient_slows(r->pricing.e));
     tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
     r->plain_passing = r->plain_count;
     return tdm_column_add(r, "passing", 0, r->most_passing, 0, err);

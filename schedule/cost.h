@@ -42,4 +42,11 @@ bool tdm_op_has_few_blocks(const struct tdm_machine *machine, const struct tdm_o
  * time. */
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op);
 
+/* The least rate of an update on the host beside copies, as a share of its rate alone. */
+#define TDM_LEAST_UPDATE_RATE 0.1
+
+/* Seconds that an update on the host takes longer for each byte that is copied from or to host
+ * memory meanwhile; 0 of other ops. Rounding updates wait for the cores, not for memory. */
+double tdm_op_seconds_per_copied_byte(const struct tdm_machine *machine, const struct tdm_op *op);
+
 #endif

@@ -12,6 +12,11 @@
 
 /* ---- links ---- */
 
+static bool is_of_host(const struct tdm_link *link)
+{
+    return link->from == TDM_HOST || link->to == TDM_HOST;
+}
+
 /* Links whose rate depends on whether other links are busy, and the links on which it depends. */
 static void find_sharing(struct tdm_lanes *lanes)
 {
@@ -23,6 +28,9 @@ static void find_sharing(struct tdm_lanes *lanes)
                 continue;
             lanes->link_shares[link] = lanes->link_shares[other] = true;
         }
+    for (uint32_t link = 0; link < topology->link_count; link++)
+        lanes->link_shares[link] |=
+            lanes->machine->host_bytes_per_copied_byte > 0 && is_of_host(&topology->links[link]);
     for (uint32_t link = 0; link < topology->link_count; link++)
         lanes->lane_shares[topology->links[link].lane] |= lanes->link_shares[link];
 }
@@ -119,7 +127,11 @@ static enum tdm_status begin(struct tdm_lanes *lanes, struct tdm_lane_op *op, st
     op->begin_seconds = op->start_seconds;
     op->has_begun = true;
     lanes->team_met += op->of_team;
-    if (op->shares) {
+    if (op->slower > 0) {
+        /* copies were hardly followed beyond its gradient's, for which it waits */
+        queue->bytes = fmax(op->seconds - fmax(lanes->seconds - op->begin_seconds, 0), 0);
+        queue->fixed_seconds = 0;
+    } else if (op->shares) {
         queue->bytes = op->link_bytes;
         queue->fixed_seconds =
             op->seconds - op->link_bytes / tdm_link_rate(&lanes->machine->topology, op->link, 0);
@@ -164,7 +176,7 @@ static enum tdm_status run_ready(struct tdm_lanes *lanes, struct tdm_error *err)
     return TDM_OK;
 }
 
-/* Copies that share links, the first ones of their lanes. */
+/* Copies that share links, and updates that they slow, the first ones of their lanes. */
 struct sharers {
     struct tdm_lane_queue *queues[TDM_MAX_LANES];
     uint32_t count;
@@ -188,21 +200,25 @@ static void end_first(struct tdm_lanes *lanes, const struct sharers *sharers)
     const struct tdm_topology *topology = &lanes->machine->topology;
     struct tdm_lane_queue *ends = NULL;
     while (ends == NULL) {
-        double next = HUGE_VAL, rates[TDM_MAX_LANES] = {0};
+        double next = HUGE_VAL, rates[TDM_MAX_LANES] = {0}, of_host = 0;
         uint32_t busy = 0;
         for (uint32_t i = 0; i < sharers->count; i++) {
             const struct tdm_lane_op *op = first_of(sharers->queues[i]);
-            if (op->begin_seconds <= lanes->seconds)
-                busy |= 1u << op->link;
-            else
+            if (op->begin_seconds > lanes->seconds)
                 next = fmin(next, op->begin_seconds);
+            else if (op->slower == 0)
+                busy |= 1u << op->link;
         }
+        for (uint32_t link = 0; link < topology->link_count; link++)
+            if ((busy >> link & 1) != 0 && is_of_host(&topology->links[link]))
+                of_host += tdm_link_rate(topology, link, busy & ~(1u << link));
         for (uint32_t i = 0; i < sharers->count; i++) {
             struct tdm_lane_queue *queue = sharers->queues[i];
             const struct tdm_lane_op *op = first_of(queue);
             if (op->begin_seconds > lanes->seconds)
                 continue;
-            rates[i] = tdm_link_rate(topology, op->link, busy & ~(1u << op->link));
+            rates[i] = op->slower > 0 ? fmax(1 - op->slower * of_host, TDM_LEAST_UPDATE_RATE)
+                                      : tdm_link_rate(topology, op->link, busy & ~(1u << op->link));
             const double due = lanes->seconds + queue->fixed_seconds + queue->bytes / rates[i];
             if (due <= next) {
                 next = due;
@@ -258,6 +274,8 @@ enum tdm_status tdm_lanes_take(struct tdm_lanes *lanes, const struct tdm_op *op,
     taken.shares = op->link != TDM_NO_LINK && lanes->link_shares[op->link] &&
                    !lanes->machine->topology.lanes[op->lane].computes;
     taken.link_bytes = taken.shares ? (double)tdm_op_link_bytes(op) : 0;
+    taken.slower = tdm_op_seconds_per_copied_byte(lanes->machine, op);
+    taken.shares |= taken.slower > 0;
     taken.team_number = lanes->team_taken;
     lanes->team_taken += taken.of_team;
     for (uint32_t lane = 0; lane < lanes->machine->topology.lane_count; lane++)

@@ -5,7 +5,8 @@
  * An op starts when its lane is free and all ops that it waits for have ended. Copies that are
  * under way at the same time share what their links carry together (tdm_link_rate()): each is
  * slowed as long as the other goes on, whichever began first. So the end of a copy may depend on
- * ops that come later in the program. Ops queue on their lanes until their times are known.
+ * ops that come later in the program. Ops queue on their lanes until their times are known. Copies
+ * from and to host memory also slow updates there, but not the other way round.
  */
 #ifndef TDM_SIMULATOR_LANES_H
 #define TDM_SIMULATOR_LANES_H
@@ -14,6 +15,7 @@
 
 struct tdm_lane_op {
     double seconds;                /* alone */
+    double slower;                 /* seconds that a byte copied meanwhile adds to an update */
     double link_bytes;             /* of these, bytes over `link` at the rate of the link */
     double start_seconds;          /* when its rank is ready for it */
     double begin_seconds;          /* of the work itself: a team op waits for other ranks */
@@ -34,10 +36,12 @@ typedef void (*tdm_lanes_ended)(void *self, const struct tdm_lane_op *op, double
 struct tdm_lane_queue {
     struct tdm_lane_op *ops; /* [capacity], a power of two; from `first` on, around the end */
     size_t capacity, first, count;
-    double *starts, *ends;       /* [op_count] by position on the lane; starts may be NULL */
-    uint32_t ended;              /* ops whose times are known */
-    double free_seconds;         /* when the last one of these ended */
-    double bytes, fixed_seconds; /* that the first op still takes, if it shares and has begun */
+    double *starts, *ends; /* [op_count] by position on the lane; starts may be NULL */
+    uint32_t ended;        /* ops whose times are known */
+    double free_seconds;   /* when the last one of these ended */
+    /* that the first op still takes, if it shares and has begun; of an update seconds alone in
+     * place of bytes */
+    double bytes, fixed_seconds;
 };
 
 struct tdm_lanes {

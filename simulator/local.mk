@@ -5,4 +5,6 @@ libtidemark_a_SOURCES += \
 	simulator/simulate.c simulator/simulate.h \
 	simulator/team.c simulator/team.h
 
+cmocka_tests += tests/simulator/unit_lanes
+tests_simulator_unit_lanes_SOURCES = tests/simulator/unit_lanes.c
 cmocka_tests += tests/simulator/unit_rate_fit

@@ -369,7 +369,7 @@ static void test_host_rates(void **state)
     tdm_machine_free(machine);
     assert_int_equal(tdm_machine_load("h200", &machine, &err), TDM_OK);
     assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER] ==
-                1.01e11); /* its own, not that of the link */
+                1.16e11); /* its own, not that of the link */
     assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER_ROUNDED] <
                 machine->rate[TDM_RATE_HOST_OPTIMIZER]);
     tdm_machine_free(machine);
