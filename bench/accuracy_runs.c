@@ -28,8 +28,8 @@
 #define PATH_BYTES 4096u
 #define GIB 1073741824.0
 #define BF16_BYTES 2u
-/* Sources do not publish the next size that they tried after the longest that fits. This factor
- * times that length must not fit. */
+/* Most sources do not say which length they tried next after the longest that fits. Then this
+ * factor times that length must not fit. */
 #define BEYOND 1.25
 #define LARGE_ERROR 0.05 /* that is counted */
 
@@ -144,7 +144,7 @@ static enum tdm_status predict(const struct runs *runs, const struct table *row,
     const char *pairs[MOST_PAIRS];
     size_t count = split_pairs(field(recipe, "settings"), text, sizeof(text), pairs);
     double tokens = strtod(either(recipe, row, "context", "context"), NULL);
-    settings.torch.tokens = (uint64_t)(tokens * longer);
+    settings.torch.tokens = (uint64_t)(tokens * longer + 0.5);
     settings.torch.batch = strtoull(either(recipe, row, "batch", "batch"), NULL, 10);
     settings.torch.ranks = (uint64_t)gpus_of(recipe, row);
     enum tdm_status status = tdm_method_find(field(recipe, "method"), &method, err);
@@ -206,14 +206,16 @@ static uint64_t most_of(const struct tdm_method_prediction *p, const char *figur
     return most;
 }
 
-/* Sets *bytes to 0 if the run is predicted to run out of memory. */
+/* Sets *bytes to 0 if the run is predicted to run out of memory. *host_bytes: of a computer. */
 static enum tdm_status predict_bytes(const struct runs *runs, const struct table *row,
-                                     double longer, uint64_t *bytes, struct tdm_error *err)
+                                     double longer, uint64_t *bytes, uint64_t *host_bytes,
+                                     struct tdm_error *err)
 {
     const struct table *recipe = &runs->recipe;
     const char *figure = field(recipe, "figure");
     struct tdm_method_prediction p;
     int64_t beside_bytes = 0;
+    *host_bytes = 0;
     if (strcmp(field(recipe, "method"), "component") == 0) {
         char text[LINE_BYTES];
         const char *pairs[MOST_PAIRS];
@@ -221,8 +223,10 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
         return predict_component(field(recipe, "model"), pairs, count, bytes, err);
     }
     enum tdm_status status = predict(runs, row, longer, &p, &beside_bytes, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK) {
         *bytes = p.runs ? (uint64_t)((int64_t)most_of(&p, figure) + beside_bytes) : 0;
+        *host_bytes = p.host_peak_bytes;
+    }
     return status;
 }
 
@@ -258,15 +262,25 @@ static struct source *source_of(struct runs *runs, const struct table *row)
     return &runs->by_source[i];
 }
 
+/* How much longer the run is that did not fit: the recipe's bound is its tokens, if it has one. */
+static double beyond(const struct table *recipe, const struct table *row)
+{
+    const double tokens = strtod(field(recipe, "bound"), NULL);
+    return tokens > 0 ? tokens / strtod(either(recipe, row, "context", "context"), NULL) : BEYOND;
+}
+
 /* A frontier is the longest run that fits: more of it must run out of memory, or not run at all. */
 static enum outcome compare_frontier(const struct runs *runs, const struct table *row,
                                      uint64_t bytes)
 {
     struct tdm_error err = {.message = ""};
-    uint64_t more = 0;
-    enum tdm_status status = predict_bytes(runs, row, BEYOND, &more, &err);
+    uint64_t more = 0, host_bytes;
+    enum tdm_status status =
+        predict_bytes(runs, row, beyond(&runs->recipe, row), &more, &host_bytes, &err);
     if (status == TDM_OK && more > 0) {
-        printf(" more did not fit: predicted to fit\n");
+        printf(" %s did not fit: predicted to fit, with %.2f TB of host memory\n",
+               field(&runs->recipe, "bound")[0] != '\0' ? field(&runs->recipe, "bound") : "more",
+               (double)host_bytes / 1e12);
         return LONGER;
     }
     printf(" is the longest: predicted to %s, more to %s%s\n",
@@ -316,11 +330,11 @@ static enum outcome compare(const struct runs *runs, const struct table *row, st
     const struct table *recipe = &runs->recipe;
     struct tdm_error err = {.message = ""};
     const char *figure = field(recipe, "figure");
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, host_bytes;
     bool fit = strcmp(figure, "oom") == 0 || strcmp(figure, "frontier") == 0;
     if (!fit && unit_bytes(field(recipe, "unit")) == 0)
         tdm_fail(&err, TDM_INPUT, "unit \"%s\" is not known", field(recipe, "unit"));
-    else if (predict_bytes(runs, row, 1, &bytes, &err) == TDM_OK)
+    else if (predict_bytes(runs, row, 1, &bytes, &host_bytes, &err) == TDM_OK)
         return fit ? compare_fit(runs, row, figure, bytes)
                    : compare_bytes(runs, row, figure, bytes, source);
     printf(" failed: %s\n", err.message);
@@ -412,7 +426,7 @@ static void print_source(struct source *source)
     if (source->refused > 0)
         printf(", %zu wrongly refused", source->refused);
     if (source->longer > 0)
-        printf(", %zu where a quarter more would fit", source->longer);
+        printf(", %zu longest contexts too long", source->longer);
     putchar('\n');
     for (size_t i = 0; i < source->reason_count; i++)
         printf("%26zu not: %s\n", source->reasons[i].rows, source->reasons[i].text);
