@@ -14,7 +14,7 @@
 
 static bool is_of_host(const struct tdm_link *link)
 {
-    return link->from == TDM_HOST || link->to == TDM_HOST;
+    return tdm_is_far(link->from) || tdm_is_far(link->to);
 }
 
 /* Links whose rate depends on whether other links are busy, and the links on which it depends. */
