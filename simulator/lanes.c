@@ -14,7 +14,7 @@
 
 static bool is_of_host(const struct tdm_link *link)
 {
-    return tdm_is_far(link->from) || tdm_is_far(link->to);
+    return link->from != TDM_DEVICE || link->to != TDM_DEVICE;
 }
 
 /* Links whose rate depends on whether other links are busy, and the links on which it depends. */
