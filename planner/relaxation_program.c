@@ -4,6 +4,7 @@
 #include "planner/relaxation_parts.h"
 
 #include "base/size.h"
+#include "schedule/cost.h"
 #include "schedule/optimizer.h"
 #include "schedule/slices.h"
 
@@ -287,10 +288,23 @@ static double seconds_to_update(const struct tdm_estimator *e)
     return tdm_is_far(e->base->optimizer.on) ? e->head_seconds : seconds_to_gradient(e);
 }
 
-/* Seconds by which sending a layer's gradient slows updates on the host. */
+/* Seconds by which a copied byte slows updates on the host. Not counted where copies could stop
+ * them: what is copied in a pause could then cost more than the pause. */
+static double byte_slows(const struct tdm_estimator *e)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    const double rate = fmax(tdm_machine_both_ways_rate(machine),
+                             fmax(tdm_machine_link_rate(machine, TDM_LINK_H2D),
+                                  tdm_machine_link_rate(machine, TDM_LINK_D2H)));
+    return e->seconds_per_copied_byte * rate < 1 - TDM_LEAST_UPDATE_RATE
+               ? e->seconds_per_copied_byte
+               : 0;
+}
+
+/* The same of sending a layer's gradient. */
 static double gradient_slows(const struct tdm_estimator *e)
 {
-    return e->seconds_per_copied_byte * (double)e->gradient_bytes[0];
+    return byte_slows(e) * (double)e->gradient_bytes[0];
 }
 
 /* Seconds of the backward before the host's lane begins to update: a layer, or the head, whose
@@ -770,7 +784,7 @@ static void put_passing(struct tdm_relaxation *r, enum tdm_state state, double t
     const double bytes = (double)tdm_estimator_unit_bytes(e, state, 0);
     const double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, 0);
     const double send = tdm_relaxation_unit_seconds(e, TDM_LINK_D2H, state, 0);
-    tdm_column_put(r, r->row[ROW_HOST_UPDATES], -times * bytes * e->seconds_per_copied_byte);
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], -times * bytes * byte_slows(e));
     tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], -times * fetch);
     tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -times * send);
     tdm_column_put(r, r->row[ROW_SEND_UPDATED], -times * send);
