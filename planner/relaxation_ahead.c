@@ -38,6 +38,11 @@ double tdm_relaxation_slot_mib(const struct tdm_relaxation *r)
     return slot_mib_of(r, TDM_STATE_MASTER, true) + slot_mib_of(r, TDM_STATE_MOMENTS, true);
 }
 
+double tdm_relaxation_slot_slows(const struct tdm_relaxation *r)
+{
+    return tdm_relaxation_slot_mib(r) * TDM_MIB * tdm_relaxation_byte_slows(r->pricing.e);
+}
+
 double tdm_relaxation_ends_slot_mib(const struct tdm_relaxation *r)
 {
     return slot_mib_of(r, TDM_STATE_MASTER, false) + slot_mib_of(r, TDM_STATE_MOMENTS, false);
@@ -227,6 +232,7 @@ static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err
     for (int k = 0; k < 2; k++)
         tdm_column_put(r, r->row[unused[k].less], 1);
     r->plain_slots = r->plain_count;
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], tdm_relaxation_slot_slows(r));
     enum tdm_status status = tdm_column_add(r, "slots", 0, tdm_relaxation_more_slots(r), 0, err);
     for (int k = 0; k < 2 && status == TDM_OK; k++) {
         put_in_layers(r, -layer_slot_mib(r, unused[k].state));
@@ -245,6 +251,7 @@ enum tdm_status tdm_relaxation_lay_ring(struct tdm_relaxation *r, struct tdm_err
     tdm_column_put(r, r->row[ROW_UNUSED_MOMENTS], -tdm_relaxation_more_slots(r));
     tdm_column_put(r, r->row[ROW_SLOTS_FORWARD], tdm_relaxation_slot_mib(r));
     tdm_column_put(r, r->row[ROW_SLOTS_HEAD], tdm_relaxation_slot_mib(r));
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], tdm_relaxation_slot_slows(r));
     r->plain_ring = r->plain_count;
     return tdm_column_add(r, "ring", 0, 1, 0, err);
 }

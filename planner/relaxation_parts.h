@@ -335,6 +335,12 @@ double tdm_relaxation_unused_slots(const struct tdm_relaxation *r);
  * before the first update. */
 double tdm_relaxation_taken(const struct tdm_relaxation *r);
 double tdm_relaxation_taken_passing(const struct tdm_relaxation *r);
+
+/* Seconds by which a copied byte slows updates on the host; what one slot of masters and moments,
+ * which may be fetched before these begin, does not. Not counted where copies could stop updates:
+ * what is copied in a pause could then cost more than the pause. */
+double tdm_relaxation_byte_slows(const struct tdm_estimator *e);
+double tdm_relaxation_slot_slows(const struct tdm_relaxation *r);
 double tdm_relaxation_taken_less(const struct tdm_relaxation *r, enum tdm_state state,
                                  uint32_t unit);
 double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r);

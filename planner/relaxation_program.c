@@ -288,9 +288,7 @@ static double seconds_to_update(const struct tdm_estimator *e)
     return tdm_is_far(e->base->optimizer.on) ? e->head_seconds : seconds_to_gradient(e);
 }
 
-/* Seconds by which a copied byte slows updates on the host. Not counted where copies could stop
- * them: what is copied in a pause could then cost more than the pause. */
-static double byte_slows(const struct tdm_estimator *e)
+double tdm_relaxation_byte_slows(const struct tdm_estimator *e)
 {
     const struct tdm_machine *machine = e->base->machine;
     const double rate = fmax(tdm_machine_both_ways_rate(machine),
@@ -301,10 +299,10 @@ static double byte_slows(const struct tdm_estimator *e)
                : 0;
 }
 
-/* The same of sending a layer's gradient. */
+/* Seconds by which sending a layer's gradient slows updates on the host. */
 static double gradient_slows(const struct tdm_estimator *e)
 {
-    return byte_slows(e) * (double)e->gradient_bytes[0];
+    return tdm_relaxation_byte_slows(e) * (double)e->gradient_bytes[0];
 }
 
 /* Seconds of the backward before the host's lane begins to update: a layer, or the head, whose
@@ -784,7 +782,7 @@ static void put_passing(struct tdm_relaxation *r, enum tdm_state state, double t
     const double bytes = (double)tdm_estimator_unit_bytes(e, state, 0);
     const double fetch = tdm_relaxation_unit_seconds(e, TDM_LINK_H2D, state, 0);
     const double send = tdm_relaxation_unit_seconds(e, TDM_LINK_D2H, state, 0);
-    tdm_column_put(r, r->row[ROW_HOST_UPDATES], -times * bytes * byte_slows(e));
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], -times * 2 * bytes * tdm_relaxation_byte_slows(e));
     tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], -times * fetch);
     tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -times * send);
     tdm_column_put(r, r->row[ROW_SEND_UPDATED], -times * send);
@@ -857,8 +855,10 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
             put_buffers(r, state, head, 1);
         }
         if (!r->is_tied && s != TDM_STATE_WEIGHTS && layers_update_on_host(e) &&
-            tdm_estimator_passing_layers(e, state) > 0)
+            tdm_estimator_passing_layers(e, state) > 0) {
             put_passing(r, state, tdm_estimator_passing_layers(e, state));
+            tdm_column_put(r, r->row[ROW_HOST_UPDATES], tdm_relaxation_slot_slows(r));
+        }
     }
     tdm_column_put(r, r->row[ROW_TAKEN], -tdm_relaxation_taken(r));
     return tdm_column_add(r, "states", 1, 1, 0, err);
