@@ -189,8 +189,8 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     if (value != NULL)
         fprintf(out, "%-22s %.1f GB/s taken\n", "pinned", json_number_value(value) / 1e9);
     if (machine->host_bytes_per_copied_byte > 0)
-        fprintf(out, "%-22s %.2f bytes fewer a byte copied meanwhile\n", "updates on the host",
-                machine->host_bytes_per_copied_byte);
+        fprintf(out, "%-22s %.2f bytes less for each byte copied meanwhile\n",
+                "updates on the host", machine->host_bytes_per_copied_byte);
     print_texts(out, machine, "assumed");
     print_texts(out, machine, "notes");
 }

@@ -169,7 +169,8 @@ static double update_seconds(const struct lane_clocks *c, uint32_t unit)
 static double beside_copies(struct lane_clocks *c, double begin, double seconds)
 {
     const double until = later(later(c->h2d, c->d2h), begin);
-    const double busy = (c->link_seconds - c->link_begin) / (until - c->updates_begin);
+    const double passed = until - c->updates_begin;
+    const double busy = passed > 0 ? (c->link_seconds - c->link_begin) / passed : 0;
     if (c->updates_begin == 0) {
         c->updates_begin = begin;
         c->link_begin = c->link_seconds;

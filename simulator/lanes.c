@@ -128,7 +128,8 @@ static enum tdm_status begin(struct tdm_lanes *lanes, struct tdm_lane_op *op, st
     op->has_begun = true;
     lanes->team_met += op->of_team;
     if (op->slower > 0) {
-        /* copies were hardly followed beyond its gradient's, for which it waits */
+        /* Copies before `lanes->seconds` are not counted. There are few: copies are seldom followed
+         * beyond that of its gradient, for which it waits. */
         queue->bytes = fmax(op->seconds - fmax(lanes->seconds - op->begin_seconds, 0), 0);
         queue->fixed_seconds = 0;
     } else if (op->shares) {

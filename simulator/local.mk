@@ -6,5 +6,4 @@ libtidemark_a_SOURCES += \
 	simulator/team.c simulator/team.h
 
 cmocka_tests += tests/simulator/unit_lanes
-tests_simulator_unit_lanes_SOURCES = tests/simulator/unit_lanes.c
 cmocka_tests += tests/simulator/unit_rate_fit
