@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -232,9 +233,8 @@ static void a_failure_ends_the_step(void **state)
         hindrance.of_step = 1;
         hindrance.late_nanoseconds = seed % 2 == 0 ? 0 : 2000000;
         (void)tdm_hindered(&hindrance);
-        double began = now_seconds();
         enum tdm_status status = run_step(&t, seed, &after, &err);
-        double seconds = now_seconds() - began;
+        double seconds = now_seconds() - tdm_hindered_failed_seconds();
         longest = seconds > longest ? seconds : longest;
         if (t.program->ranks > 1)
             snprintf(due, sizeof(due), "rank %u: op %llu fails", hindrance.fails,
@@ -253,39 +253,39 @@ static void a_failure_ends_the_step(void **state)
         teams += t.program->ranks > 1;
         close_trial(&t);
     }
-    print_message("the step that took longest to end: %.3f s\n", longest);
+    print_message("the longest time from a failure to the end of its step: %.3f s\n", longest);
     assert_true(tdm_case_enough("cases have several ranks", teams, cases, 0.4));
 }
 
 /* A rank that does not come to where the others wait: all end with a sentence that names it and
- * what it does, while it is still at it. Then what it uses is not freed before it ends. */
+ * what it does, while it is still at it: it is released after that. Then what it uses is not freed
+ * before it ends. */
 static void a_rank_is_lost(void **state)
 {
     (void)state;
-    const struct tdm_team_options patient = {.transport = &tdm_transport_shared,
-                                             .late_seconds = 0.2};
-    struct tdm_hindrance hindrance = {.fails = TDM_NONE, .of_step = 1};
+    const struct tdm_team_options patient = {.transport = &tdm_transport_shared, .late_seconds = 2};
+    static atomic_bool released;
+    struct tdm_hindrance hindrance = {.fails = TDM_NONE, .of_step = 1, .released = &released};
     uint64_t seed = BASE_SEED;
     struct trial t;
     struct tdm_error err = {0};
     char due[64];
     double loss;
+    atomic_store(&released, false);
     for (open_trial(seed, tdm_hindered(&hindrance), &t); t.program->ranks < 3;
          open_trial(++seed, tdm_hindered(&hindrance), &t))
         close_trial(&t);
     tdm_team_walk_free(t.walk);
     must(tdm_team_walk_open(t.program, NULL, t.arenas, &patient, &t.walk, &err), &err);
     hindrance.fails = 2;
-    hindrance.late_nanoseconds = UINT64_C(3000000000);
     (void)tdm_hindered(&hindrance);
-    double began = now_seconds();
     assert_int_equal(run_step(&t, seed, &loss, &err), TDM_IO);
-    assert_true(now_seconds() - began < 2.9);
     snprintf(due, sizeof(due), "rank 2 has not reached ");
     assert_int_equal(strncmp(err.message, due, strlen(due)), 0);
     assert_non_null(strstr(err.message, "; it has been at "));
     assert_true(tdm_team_walk_hangs(t.walk));
     tdm_team_walk_free(t.walk); /* nothing happens */
+    atomic_store(&released, true);
     while (tdm_team_walk_hangs(t.walk))
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     close_trial(&t);

@@ -9,6 +9,7 @@
 
 static struct tdm_hindrance hindrance; /* only read while steps run */
 static struct tdm_backend backend;
+static struct timespec failed; /* when an op failed */
 
 static void pause_for(uint64_t nanoseconds)
 {
@@ -30,6 +31,9 @@ static enum tdm_status run_hindered(struct tdm_executor *executor, const struct 
     if (rank == hindrance.fails && op->number == hindrance.at_op &&
         launch->step->number == hindrance.of_step) {
         pause_for(hindrance.late_nanoseconds);
+        while (hindrance.released != NULL && !atomic_load(hindrance.released))
+            pause_for(1000000);
+        clock_gettime(CLOCK_MONOTONIC, &failed);
         return tdm_fail(err, TDM_IO, "op %llu fails", (unsigned long long)op->number);
     }
     return tdm_cpu_backend.run[op->kind](executor, launch, err);
@@ -44,4 +48,9 @@ const struct tdm_backend *tdm_hindered(const struct tdm_hindrance *how)
         if (backend.run[i] != NULL)
             backend.run[i] = run_hindered;
     return &backend;
+}
+
+double tdm_hindered_failed_seconds(void)
+{
+    return (double)failed.tv_sec + 1e-9 * (double)failed.tv_nsec;
 }
