@@ -105,6 +105,10 @@ static const struct tdm_help_entry keys[] = {
      "host in chunk-major order, default 2)",
      "The ring optimizer has layers whose master or moments are on the host, or on the host "
      "gradients of layers that are updated there; stashed has chunks on their way to the host."},
+    {"rings.ahead=N",
+     "1: K and V that are made again are made while the layer above goes backward, of inputs that "
+     "come from the host; 0: after it",
+     "In layer-major order, of one rank, with weights of two layers on the device."},
     {"rings.gradients=N",
      "of several ranks: layers' gradients on the device at a time, 1 or 2 (default: the faster that "
      "fits)",

@@ -180,6 +180,14 @@ static bool groups_are_alike(const struct tdm_schedule *schedule)
     return true;
 }
 
+static void print_ahead(FILE *out, const struct tdm_schedule *schedule, const char *title)
+{
+    if (schedule->rings.ahead > 0)
+        fprintf(out,
+                ROW "made again while the layer above goes backward, from inputs on the host\n",
+                title);
+}
+
 /* Prints the stores of unlike groups: the fraction of all, and the place. */
 static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
 {
@@ -210,6 +218,7 @@ static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
                 fprintf(out, ", on the %s for %u", topology->places[place].name, kv[place]);
         fputc('\n', out);
     }
+    print_ahead(out, schedule, kept_kv > 0 ? "" : "K and V");
     for (uint32_t place = TDM_DEVICE + 1; place < topology->place_count; place++)
         if (gradients[place] > 0)
             fprintf(out, ROW "on the %s for %u layer%s, between the chunks that add to them\n",
@@ -269,6 +278,7 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
     if (group->kv == TDM_KV_KEEP &&
         (schedule->order == TDM_LAYER_MAJOR || group->kv_place != TDM_DEVICE))
         fprintf(out, ROW "kept on the %s\n", "K and V", place_name(schedule, group->kv_place));
+    print_ahead(out, schedule, "K and V");
     if (group->kv_gradients_place != TDM_DEVICE)
         fprintf(out, ROW "on the %s, between the chunks that add to them\n", "their gradients",
                 place_name(schedule, group->kv_gradients_place));

@@ -3,6 +3,8 @@
 #include "planner/candidates_parts.h"
 
 #include "base/size.h"
+#include "schedule/kv_row.h"
+#include "schedule/nest.h"
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
 #include "schedule/validate.h"
@@ -169,6 +171,11 @@ static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm
     enum tdm_status status = tdm_candidates_lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
+    /* a slot that nothing uses is not asked for */
+    struct tdm_schedule *schedule = run->space.schedule;
+    if (!run->space.pins->has_rings &&
+        !tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL))
+        schedule->rings.ahead = 0;
     find_capacities(run, capacity_bytes);
     struct tdm_error reason;
     if (!within(run, used_bytes))

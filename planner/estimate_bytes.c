@@ -118,6 +118,9 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
         *backward += fetch_slots * e->x;
     if (needs.inner)
         *backward += stash_slots * e->x;
+    if (schedule->order == TDM_LAYER_MAJOR && (needs.inputs || needs.inner) &&
+        tdm_nest_any_kv_ahead(schedule, e->row_slots == e->chunks, NULL))
+        *backward += e->x;
     if (needs.inputs && schedule->order == TDM_CHUNK_MAJOR)
         *forward += (fetch_slots + stash_slots) * e->x;
     *backward += fetch_slots * e->store_sums[0][needs.kept | needs.held];

@@ -31,6 +31,7 @@ void tdm_lanes_free(struct tdm_lanes *m)
         return;
     free(m->bodies);
     free(m->group_layers);
+    free(m->listed_ahead);
     free(m->streaming);
     tdm_streams_free(&m->streams);
     free(m->slices);
@@ -89,6 +90,7 @@ struct tdm_lanes *tdm_lanes_new(const struct tdm_schedule *schedule, uint32_t ch
     const size_t all = (size_t)layers * chunks;
     bool ok = (m->bodies = calloc(bodies, sizeof(*m->bodies))) != NULL;
     ok &= (m->group_layers = calloc(layers, sizeof(*m->group_layers))) != NULL;
+    ok &= (m->listed_ahead = calloc(layers, sizeof(*m->listed_ahead))) != NULL;
     ok &= (m->streaming = calloc(bodies, sizeof(*m->streaming))) != NULL;
     ok &= (m->slices = calloc(units, sizeof(*m->slices))) != NULL;
     ok &= (m->passing_slices = calloc(units, sizeof(*m->passing_slices))) != NULL;
@@ -299,6 +301,7 @@ static void prepare(struct lane_clocks *c)
     memset(c->m->stream_free, 0, c->n * sizeof(double));
     memset(c->m->kv_sent, 0, c->layers * sizeof(double));
     take_ring(&c->fetched_x, c->depth + 1, &slots);
+    take_ring(&c->ahead_x, 1, &slots);
     take_ring(&c->stashed_x, stash, &slots);
     for (int s = 0; s < TDM_STORES; s++) {
         take_ring(&c->fetched[s], c->depth + 1, &slots);

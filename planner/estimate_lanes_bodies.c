@@ -44,6 +44,12 @@ static const struct lane_stored *stored_of(const struct lane_clocks *c,
 
 /* ---- fetches ---- */
 
+/* The ring that inputs enter. */
+static struct lane_ring *inputs_of(struct lane_clocks *c, const struct lane_body *body)
+{
+    return body->ahead ? &c->ahead_x : &c->fetched_x;
+}
+
 /* Emits the fetches of a body. */
 static void fetch_body(struct lane_clocks *c, struct lane_body *body)
 {
@@ -53,8 +59,8 @@ static void fetch_body(struct lane_clocks *c, struct lane_body *body)
     body->fetched = 0;
     if (layer_of(c, body)->far_input[body->reader]) {
         body->fetches |= BIT_OF_INPUT;
-        body->fetched =
-            copy_in(c, later(*take_slot(&c->fetched_x), c->m->x_sent[at]), chunk_of(c, body)->x.in);
+        body->fetched = copy_in(c, later(*take_slot(inputs_of(c, body)), c->m->x_sent[at]),
+                                chunk_of(c, body)->x.in);
     }
     if (stored->far == 0 || body->reader != INPUT_OF_LATER)
         return;
@@ -75,7 +81,7 @@ static void release_fetches(struct lane_clocks *c, const struct lane_body *body)
     if (body->fetches == 0)
         return;
     if (body->fetches & BIT_OF_INPUT)
-        release_slot(&c->fetched_x, c->compute);
+        release_slot(inputs_of(c, body), c->compute);
     const unsigned stores = body->fetches & ~BIT_OF_INPUT;
     for (int s = 0; stores >> s != 0; s++)
         if (HAS(stores, s))
@@ -396,7 +402,18 @@ static bool takes_enough(struct lane_clocks *c, const struct lane_body *body)
 
 static bool runs_ahead(const struct lane_body *body)
 {
-    return tdm_body_runs_ahead((enum tdm_body_kind)body->kind, body->chunk, body->fetches != 0);
+    return !body->ahead &&
+           tdm_body_runs_ahead((enum tdm_body_kind)body->kind, body->chunk, body->fetches != 0);
+}
+
+/* The first body of the queue leaves it: then the next one, of `queued`, fetches what it did not
+ * fetch ahead. */
+static void leave_queue(struct lane_clocks *c, uint32_t run, uint32_t queued)
+{
+    struct lane_body *bodies = c->m->bodies;
+    if (run + 1 < queued && bodies[run + 1].ahead)
+        fetch_body(c, &bodies[run + 1]);
+    run_body(c, &bodies[run]);
 }
 
 bool tdm_lanes_run(struct lane_clocks *c)
@@ -409,17 +426,17 @@ bool tdm_lanes_run(struct lane_clocks *c)
         const bool phase = kind == TDM_BODY_PHASE_BEGIN || kind == TDM_BODY_PHASE_END;
         while (run < i && (phase || chunks > c->depth || i - run == TDM_MOST_QUEUED)) {
             chunks -= runs_ahead(&bodies[run]);
-            run_body(c, &bodies[run++]);
+            leave_queue(c, run++, i);
         }
         if (takes_enough(c, &bodies[i]))
             return false;
         if (phase)
             run_body(c, &bodies[run++]);
-        else if (tdm_body_is_of_layer(kind))
+        else if (tdm_body_is_of_layer(kind) && (!bodies[i].ahead || run == i))
             fetch_body(c, &bodies[i]);
         chunks += !phase && runs_ahead(&bodies[i]);
     }
     while (run < count)
-        run_body(c, &bodies[run++]);
+        leave_queue(c, run++, count);
     return true;
 }

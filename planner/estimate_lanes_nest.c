@@ -7,9 +7,13 @@
 /* ---- bodies ---- */
 
 /* Does the list in memory have the schedule's nest? Besides what all schedules of an estimator
- * share, the nest depends on the order and the sizes of groups. */
-static bool is_listed(const struct tdm_lanes *m, const struct tdm_schedule *schedule)
+ * share, the nest depends on the order, the sizes of groups and the K and V that are made ahead. */
+static bool is_listed(const struct lane_clocks *c)
 {
+    const struct tdm_lanes *m = c->m;
+    const struct tdm_schedule *schedule = c->schedule;
+    if (memcmp(c->e->kv_ahead, m->listed_ahead, c->layers * sizeof(bool)) != 0)
+        return false;
     if (m->body_count == 0 || m->order != schedule->order ||
         m->group_count != schedule->group_count)
         return false;
@@ -40,13 +44,16 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
         m->last_layer = body->layer;
     else if (body->kind == TDM_BODY_OPTIMIZER)
         m->last_layer = TDM_NONE;
-    m->bodies[m->body_count++] = (struct lane_body){.kind = (uint8_t)body->kind,
-                                                    .pass = (uint8_t)body->pass,
-                                                    .phase = (uint8_t)body->phase,
-                                                    .reader = reader_of(body),
-                                                    .group = body->group,
-                                                    .layer = body->layer,
-                                                    .chunk = body->chunk};
+    m->bodies[m->body_count++] =
+        (struct lane_body){.kind = (uint8_t)body->kind,
+                           .pass = (uint8_t)body->pass,
+                           .phase = (uint8_t)body->phase,
+                           .reader = reader_of(body),
+                           .ahead = body->kind == TDM_BODY_KV && body->pass == TDM_PASS_BACKWARD &&
+                                    m->listed_ahead[body->layer],
+                           .group = body->group,
+                           .layer = body->layer,
+                           .chunk = body->chunk};
     return TDM_OK;
 }
 
@@ -57,8 +64,9 @@ bool tdm_lanes_list(struct lane_clocks *c)
     const struct tdm_program step = {
         .schedule = schedule, .chunks = c->e->chunk_list, .chunk_count = c->n, .ranks = 1};
     struct tdm_error err;
-    if (is_listed(m, schedule))
+    if (is_listed(c))
         return true;
+    memcpy(m->listed_ahead, c->e->kv_ahead, c->layers * sizeof(bool));
     m->body_count = m->streaming_count = 0;
     m->has_streams = false;
     m->last_layer = TDM_NONE;

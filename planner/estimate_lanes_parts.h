@@ -24,6 +24,7 @@ struct lane_body {
     uint8_t fetches;           /* bits of the stores that it fetched; bit TDM_STORES: the input */
     uint32_t group, layer, chunk;
     double fetched; /* end of its chunk fetches */
+    bool ahead;     /* makes K and V ahead (schedule/nest.h) */
 };
 #define BIT_OF_INPUT (1u << TDM_STORES)
 
@@ -80,7 +81,7 @@ struct lane_ring {
     double *free; /* [slots]: when each slot is free */
     uint32_t next, released, slots;
 };
-#define RINGS (2 * TDM_STORES + 2)
+#define RINGS (2 * TDM_STORES + 3)
 
 struct tdm_lanes {
     uint32_t most_bodies; /* 0: the step has too many bodies for this estimate */
@@ -90,6 +91,7 @@ struct tdm_lanes {
     enum tdm_order order;
     uint32_t group_count, *group_layers;  /* [layers] */
     uint32_t *streaming, streaming_count; /* bodies with which something may stream */
+    bool *listed_ahead;                   /* [layers]: kv_ahead of the estimator */
     uint32_t last_layer;                  /* while listing: that the last body used */
     struct tdm_streams streams;
     uint32_t *slices, *passing_slices; /* [units]: number, and if state passes */
@@ -135,7 +137,7 @@ struct lane_clocks {
     /* how much longer copies to the device and to the host take beside each other */
     double device_slower, host_slower;
     double compute, h2d, d2h, host;
-    struct lane_ring fetched_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
+    struct lane_ring fetched_x, ahead_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
 
     /* the ring of weights, as in lower_stream.c */
     uint32_t next_visit, visit, current;

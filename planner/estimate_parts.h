@@ -109,6 +109,7 @@ struct tdm_estimator {
     double
         *tokens_before; /* [chunks + 1]: tokens of the chunks before, in units of longest_tokens */
     struct layer_sweeps *sweeps; /* [layers]: of the current estimate */
+    bool *kv_ahead;              /* [layers]: of the current estimate, tdm_nest_kv_ahead() */
     struct tdm_lanes *memory;    /* for estimate_lanes.c */
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */

@@ -8,6 +8,8 @@
  */
 #include "planner/estimate_span.h"
 
+#include "schedule/nest.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -186,6 +188,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         struct layer_sweeps *sweeps = &e->sweeps[layer];
         /* inner layers are alike, except the lowest, whose input is that of the group */
         if (layer > span->first + 1 && layer < span->top &&
+            e->kv_ahead[layer] == e->kv_ahead[layer - 1] &&
             e->row_of[layer] == e->row_of[layer - 1] &&
             e->kind_of[layer] == e->kind_of[layer - 1]) {
             *sweeps = sweeps[-1];
@@ -237,6 +240,10 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         double made = all->embed + all->norm + all->kv, beside = moves->gradients;
         beside += passes && !holds_kv ? moves->falling : 0;
         if (far) { /* into a row that the layer above frees chunk by chunk */
+            phases->backward.fetch += row.least;
+        } else if (e->kv_ahead[layer]) { /* the same, between the backwards of its chunks */
+            beside += made;
+            row = fetch;
             phases->backward.fetch += row.least;
         } else if (passes && !holds_kv && moves->apart) {
             sweeps->kv = add_sweep(&phases->backward, made, fetch, no_link);
@@ -450,7 +457,8 @@ static bool is_like_below(const struct tdm_estimator *e, const struct tdm_schedu
         memcmp(group, group - 1, sizeof(*group)) != 0 || group[1].input_place != group->input_place)
         return false;
     for (uint32_t layer = first; layer < first + group->layers; layer++)
-        if (e->row_of[layer] != e->row_of[layer - group->layers] ||
+        if (e->kv_ahead[layer] != e->kv_ahead[layer - group->layers] ||
+            e->row_of[layer] != e->row_of[layer - group->layers] ||
             e->kind_of[layer] != e->kind_of[layer - group->layers])
             return false;
     return true;
@@ -461,6 +469,8 @@ void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedu
 {
     struct phases phases = {0}, of_group = {0};
     uint32_t first = 0;
+    tdm_nest_any_kv_ahead(schedule, schedule->order == TDM_LAYER_MAJOR && e->row_slots == e->chunks,
+                          e->kv_ahead);
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         const struct tdm_group *group = &schedule->groups[g];
         if (is_like_below(e, schedule, g, first)) {

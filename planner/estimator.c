@@ -85,6 +85,7 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_schedule *base, 
     size_t count = (size_t)model->layers + 1;
     e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
     e->sweeps = calloc(count, sizeof(*e->sweeps));
+    e->kv_ahead = calloc(count, sizeof(*e->kv_ahead));
     bool complete = e->tokens_before != NULL && e->sweeps != NULL;
     complete &= (e->memory = tdm_lanes_new(base, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
@@ -169,6 +170,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->chunk_list);
     free(e->tokens_before);
     free(e->sweeps);
+    free(e->kv_ahead);
     tdm_lanes_free(e->memory);
     free(e->slices);
     free(e->far_updates);

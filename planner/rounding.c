@@ -88,7 +88,8 @@ struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
     }
     /* the other rings are the same in a search */
     key = tdm_memo_mix_pair(key, rounded->rings.weights, rounded->rings.optimizer);
-    key = tdm_memo_mix_pair(key, rounded->rings.stashed, rounded->prefetch);
+    key = tdm_memo_mix_pair(key, rounded->rings.stashed,
+                            rounded->prefetch << 1 | rounded->rings.ahead);
     for (uint32_t g = 0; g < rounded->group_count; g++) {
         const struct tdm_group *group = &rounded->groups[g];
         key = tdm_memo_mix_pair(key, group->layers, group->kept_from_chunk);

@@ -166,6 +166,10 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
 {
     const uint32_t layers = s->space->schedule->model->layers;
     *state = FILL_NOTHING;
+    if (change == KV_AHEAD_CHANGE) {
+        s->point.rings.ahead ^= 1;
+        return s->limits->deep && !s->limits->fixed_rings && s->point.order == TDM_LAYER_MAJOR;
+    }
     if (change >= AHEAD_CHANGES) {
         const uint32_t most = s->space->bases[s->point.size].prefetch, before = s->point.prefetch;
         const uint32_t ahead = change == AHEAD_CHANGES ? before / 2 : 2 * before;

@@ -104,7 +104,8 @@ uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots);
 #define CHANGES_OF_STATE (STEPS + 2)
 #define STASHED_CHANGES (RING_CHANGES + (TDM_STATE_MOMENTS + 1) * CHANGES_OF_STATE)
 #define AHEAD_CHANGES (STASHED_CHANGES + 2)
-#define HOME_CHANGES (AHEAD_CHANGES + 2)
+#define KV_AHEAD_CHANGE (AHEAD_CHANGES + 2)
+#define HOME_CHANGES (KV_AHEAD_CHANGE + 1)
 
 /* Applies a change, of HOME_CHANGES. False: it is not allowed, or changes nothing. *state: the
  * state that it changes; FILL_NOTHING: it changes a ring. */

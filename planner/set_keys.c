@@ -355,6 +355,7 @@ static const struct key keys[] = {
      .high = TDM_MAX_RING},
     {"rings.kv", read_count, FIELD(rings.kv), PINNED(has_rings), .low = 1, .high = TDM_MAX_RING},
     {"rings.gather", read_count, FIELD(rings.gather), PINNED(has_rings), .high = TDM_MAX_GATHER},
+    {"rings.ahead", read_count, FIELD(rings.ahead), PINNED(has_rings), .high = 1},
     {"rings.gradients", read_count, PIN(gradient_slots), .low = 1, .high = 2}, /* of ranks */
     {"weights.sliced", read_sliced, PINNED(has_weight_slices)},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},

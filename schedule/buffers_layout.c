@@ -29,7 +29,8 @@ struct tdm_layout *tdm_layout_new(const struct tdm_program *program)
                            &layout->tied_home,     &layout->staged_tied,
                            &layout->host_tied,     &layout->host_norms,
                            &layout->stream,        &layout->fetched_x,
-                           &layout->stashed_x,     &layout->visiting_kv};
+                           &layout->stashed_x,     &layout->visiting_kv,
+                           &layout->ahead_x};
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
         *scalars[i] = TDM_NONE;
     for (int store = 0; store < TDM_STORES; store++)

@@ -3,6 +3,8 @@
  * keep or hold for a chunk, and the rings that stage them to the host and back. */
 #include "schedule/buffers_parts.h"
 
+#include "schedule/kv_row.h"
+#include "schedule/nest.h"
 #include "schedule/ranks.h"
 
 bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
@@ -112,6 +114,9 @@ void tdm_declare_rings(struct tdm_builder *b)
     if (host_inputs || host_held)
         layout->fetched_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                         b->chunk_capacity, fetch_slots, "fetched_x");
+    if (tdm_nest_any_kv_ahead(b->schedule, tdm_kv_row_is_whole(program), NULL))
+        layout->ahead_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
+                                      b->chunk_capacity, 1, "ahead_x");
     /* layer-major order stashes group inputs directly from the stream */
     if (host_held || (host_inputs && b->schedule->order == TDM_CHUNK_MAJOR))
         layout->stashed_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,

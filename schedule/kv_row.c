@@ -46,6 +46,14 @@ uint32_t tdm_kv_slots(const struct tdm_program *program, uint32_t span)
     return span < longest ? 2 * span : longest;
 }
 
+bool tdm_kv_row_is_whole(const struct tdm_program *program)
+{
+    return program->schedule->order == TDM_LAYER_MAJOR && program->ranks == 1 &&
+           program->schedule->pass == TDM_TRAIN &&
+           longest_sequence(program) == program->chunk_count &&
+           tdm_kv_span(program) == program->chunk_count;
+}
+
 /* The chunk in the first slot of a row of twice the span, after chunk `entered` has entered. Chunks
  * are numbered from 0 in order of entry. When the row is full, all but the last span - 1 leave. */
 static uint32_t first_in_row(uint32_t span, uint32_t entered)

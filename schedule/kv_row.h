@@ -27,6 +27,10 @@ uint32_t tdm_kv_span(const struct tdm_program *program);
 /* Slots of a row with that span. */
 uint32_t tdm_kv_slots(const struct tdm_program *program, uint32_t span);
 
+/* When one rank trains in layer-major order: has the row a slot for every chunk of the step, so that no chunk
+ * takes the slot of another one? */
+bool tdm_kv_row_is_whole(const struct tdm_program *program);
+
 /* Slot of a chunk in such a row after chunk `entered` of the same sequence entered last. `falling`:
  * in a backward sweep. The chunk must be within the span of `entered`. */
 uint32_t tdm_kv_slot(const struct tdm_program *program, uint32_t span, bool falling,

@@ -7,6 +7,7 @@
  * from another place are emitted some bodies ahead: bodies wait in a short queue; a body's fetches
  * are emitted when it enters the queue, its ops when it leaves.
  */
+#include "schedule/kv_row.h"
 #include "schedule/lower_parts.h"
 #include "schedule/optimizer.h"
 
@@ -26,6 +27,12 @@ static uint32_t sweep_row(const struct tdm_lowering *l, uint32_t layer, enum tdm
         return TDM_NONE;
     bool rerun = pass == TDM_PASS_RERUN; /* chunks with a kept attention output need no K, V */
     return rerun && tdm_store_kept(l->program, TDM_STORE_ATTENTION, layer, 0) ? TDM_NONE : row;
+}
+
+/* Is there something of a layer in that row before its backward begins? */
+static bool kv_ahead(const struct tdm_lowering *l, uint32_t layer)
+{
+    return tdm_nest_kv_ahead(l->schedule, l->whole_row, layer);
 }
 
 /* Allocates what the first forward of a layer stores for the backward. */
@@ -126,9 +133,11 @@ static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool b
 static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer;
+    const bool backward = body->pass == TDM_PASS_BACKWARD;
     if (layer == 0)
         use_embedding(l, body, true);
-    tdm_low_alloc(l, sweep_row(l, layer, body->pass));
+    if (!backward || !kv_ahead(l, layer))
+        tdm_low_alloc(l, sweep_row(l, layer, body->pass));
     if (body->pass == TDM_PASS_FIRST) {
         tdm_low_alloc_means(l, layer);
         alloc_kept(l, body->group, layer);
@@ -138,7 +147,7 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
     } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
     }
-    if (body->pass == TDM_PASS_BACKWARD && tdm_low_ranks_add_first(l))
+    if (backward && tdm_low_ranks_add_first(l))
         tdm_low_alloc(l, l->layout->dkv[layer]);
     if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_alloc_work(l, TDM_OWN_KVPAGES);
@@ -151,7 +160,8 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t layer = body->layer;
     if (layer == 0)
         use_embedding(l, body, false);
-    tdm_low_release(l, sweep_row(l, layer, body->pass));
+    if (body->pass != TDM_PASS_BACKWARD || layer == 0 || !kv_ahead(l, layer - 1))
+        tdm_low_release(l, sweep_row(l, layer, body->pass));
     if (tdm_ranks_divide_heads(l->program)) {
         tdm_low_release_work(l, TDM_OWN_KVPAGES);
         tdm_low_release_work(l, TDM_PARTED);
@@ -270,6 +280,8 @@ static void phase_rings(struct tdm_lowering *l, bool forward,
 
     if (forward ? through_rings : inputs || held_inputs)
         act(l, layout->fetched_x);
+    if (!forward)
+        act(l, layout->ahead_x);
     if (forward ? through_rings : held_inputs)
         act(l, layout->stashed_x);
     for (uint32_t row = 0; row < TDM_MAX_RING; row++) {
@@ -424,12 +436,24 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
     }
 }
 
+static void fetch_body(struct tdm_lowering *l, struct tdm_pending *pending)
+{
+    const struct tdm_body *body = &pending->body;
+    uint64_t made = 0, read = 0;
+    if (tdm_body_is_of_layer(body->kind) && !body->absent)
+        read = tdm_low_reads_of_body(l, body, &made);
+    tdm_low_fetch(l, pending, read, made);
+    pending->waits = false;
+}
+
 static void leave_queue(struct tdm_lowering *l)
 {
     struct tdm_pending pending = l->queue[l->queue_first];
     l->queue_first = (l->queue_first + 1) % TDM_MOST_QUEUED;
     l->queue_count--;
     l->queue_chunks -= pending.runs_ahead;
+    if (l->queue_count > 0 && l->queue[l->queue_first].waits)
+        fetch_body(l, &l->queue[l->queue_first]);
     run_body(l, &pending);
 }
 
@@ -471,11 +495,12 @@ static enum tdm_status take_body(void *self, const struct tdm_body *body, struct
         run_body(l, &pending);
         return l->status;
     }
-    uint64_t made = 0, read = 0;
-    if (tdm_body_is_of_layer(body->kind) && !body->absent)
-        read = tdm_low_reads_of_body(l, body, &made);
-    tdm_low_fetch(l, &pending, read, made);
-    pending.runs_ahead = tdm_body_runs_ahead(body->kind, body->chunk, fetches(&pending));
+    /* in one slot of its own, which the body before it leaves free */
+    const bool ahead = tdm_low_makes_ahead(l, body);
+    pending.waits = ahead && l->queue_count > 0;
+    if (!pending.waits)
+        fetch_body(l, &pending);
+    pending.runs_ahead = !ahead && tdm_body_runs_ahead(body->kind, body->chunk, fetches(&pending));
     l->queue[(l->queue_first + l->queue_count) % TDM_MOST_QUEUED] = pending;
     l->queue_count++;
     l->queue_chunks += pending.runs_ahead;
@@ -491,6 +516,7 @@ static enum tdm_status lower(const struct tdm_program *program, bool lives_only,
                              .layout = program->layout,
                              .layers_alike = tdm_model_layers_alike(program->schedule->model),
                              .lives_only = lives_only,
+                             .whole_row = tdm_kv_row_is_whole(program),
                              .rank_chunks = tdm_rank_chunks(program, 0, program->chunk_count),
                              .sink = sink,
                              .self = self,

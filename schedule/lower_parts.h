@@ -28,6 +28,7 @@ struct tdm_pending {
     struct tdm_body body;
     struct tdm_ref fetched_x, fetched[TDM_STORES];
     bool runs_ahead; /* counts in queue_chunks */
+    bool waits;      /* its input is fetched when the body before it leaves the queue */
 };
 
 /* Contents of the ring of weights. Visits are in the order of the layout's list; some are fetched
@@ -56,6 +57,7 @@ struct tdm_lowering {
     const struct tdm_layout *layout;
     bool layers_alike;    /* their parts are at the same offsets in a slot */
     uint32_t rank_chunks; /* the most that a rank has of the step */
+    bool whole_row;       /* of tdm_nest_kv_ahead() */
     bool lives_only;      /* only allocations and frees are asked for: ops are left out */
     tdm_sink sink;
     void *self;
@@ -227,6 +229,9 @@ struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *bod
 /* The body has completed a store at `at`: copies it to the host if its home is there. */
 void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_store store,
                    struct tdm_ref at);
+
+/* Does a body make K and V of a layer between the bodies of the layer above (nest.h)? */
+bool tdm_low_makes_ahead(const struct tdm_lowering *l, const struct tdm_body *body);
 
 /* Emits the copies of everything that a body will read from the host. `read`, `made`: contents of
  * its layer and chunk (tdm_low_reads_of_body()). */

@@ -116,6 +116,12 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
 
 /* ---- fetches ---- */
 
+bool tdm_low_makes_ahead(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    return body->kind == TDM_BODY_KV && body->pass == TDM_PASS_BACKWARD &&
+           tdm_nest_kv_ahead(l->schedule, l->whole_row, body->layer);
+}
+
 void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending, uint64_t read,
                    uint64_t made)
 {
@@ -128,7 +134,9 @@ void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending, uint64_t
 
     struct tdm_ref x = tdm_low_stored_x(l, body);
     if ((read & TDM_BIT(TDM_X)) != 0 && tdm_low_is_far(l, x.buffer)) {
-        pending->fetched_x = tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);
+        pending->fetched_x = tdm_low_makes_ahead(l, body)
+                                 ? (struct tdm_ref){l->layout->ahead_x, 0}
+                                 : tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);
         tdm_low_copy(l, body, x, pending->fetched_x, tdm_low_tag(TDM_X, body->layer, body->chunk));
     }
     for (int i = 0; i < TDM_STORES; i++) {

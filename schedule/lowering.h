@@ -50,6 +50,7 @@ struct tdm_layout {
     uint32_t stream_slots;         /* one per chunk, or 1 if chunks are processed one at a time */
     uint32_t work[TDM_CONTENTS];   /* workspace of one slot */
     uint32_t fetched_x, stashed_x; /* staging rings */
+    uint32_t ahead_x;              /* input of which K and V are made ahead (nest.h) */
     uint32_t fetched[TDM_STORES], stashed[TDM_STORES];
 
     uint32_t *input;          /* [groups] stored input; the first group has none */

@@ -3,6 +3,7 @@
 #include "schedule/nest.h"
 
 #include "schedule/attend.h"
+#include "schedule/kv_row.h"
 #include "schedule/optimizer.h"
 #include "schedule/ranks.h"
 
@@ -16,6 +17,65 @@ bool tdm_nest_defers(const struct tdm_schedule *schedule)
     return schedule->ranks > 1 && schedule->rings.gradients > 1;
 }
 
+/* Does a layer's backward read K and V in the row that layers share? */
+static bool shares_row(const struct tdm_group *group, bool runs_again)
+{
+    if (group->kv == TDM_KV_KEEP)
+        return group->kv_place != TDM_DEVICE;
+    return !runs_again || !tdm_set_has(group->held, TDM_STORE_KV);
+}
+
+static bool weights_are_far(const struct tdm_schedule *schedule, uint32_t layer)
+{
+    return tdm_schedule_home(schedule, TDM_STATE_WEIGHTS, layer) != TDM_DEVICE;
+}
+
+/* Of a layer of group `number`, whose first layer is `first`. */
+static bool is_ahead(const struct tdm_schedule *schedule, uint32_t number, uint32_t first,
+                     uint32_t layer)
+{
+    const struct tdm_group *group = &schedule->groups[number], *above = group;
+    const bool top = layer + 1 == first + group->layers;
+    if (layer == 0 || layer + 1 == schedule->model->layers)
+        return false;
+    if (top && group->layers > 1) /* between them the group runs forward, in the same row */
+        return false;
+    if (top)
+        above++;
+    /* the layer above runs again, unless it is the top of its group */
+    const bool above_again = top ? above->layers > 1 : layer + 2 < first + group->layers;
+    if (group->kv == TDM_KV_KEEP || !shares_row(group, !top) || !shares_row(above, above_again) ||
+        (layer == first ? group->input_place : group->held_place) == TDM_DEVICE)
+        return false;
+    /* the weights of both layers are there at the same time */
+    return schedule->rings.weights > 1 || !weights_are_far(schedule, layer) ||
+           !weights_are_far(schedule, layer + 1);
+}
+
+bool tdm_nest_kv_ahead(const struct tdm_schedule *schedule, bool whole_row, uint32_t layer)
+{
+    const uint32_t group = tdm_schedule_group_of(schedule, layer);
+    return whole_row && schedule->rings.ahead > 0 &&
+           is_ahead(schedule, group, tdm_schedule_first_layer(schedule, group), layer);
+}
+
+bool tdm_nest_any_kv_ahead(const struct tdm_schedule *schedule, bool whole_row, bool *ahead)
+{
+    bool any = false;
+    for (uint32_t group = 0, first = 0; group < schedule->group_count; group++) {
+        const uint32_t end = first + schedule->groups[group].layers;
+        for (uint32_t layer = first; layer < end && (ahead != NULL || !any); layer++) {
+            const bool is =
+                whole_row && schedule->rings.ahead > 0 && is_ahead(schedule, group, first, layer);
+            any |= is;
+            if (ahead != NULL)
+                ahead[layer] = is;
+        }
+        first = end;
+    }
+    return any;
+}
+
 struct nest {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
@@ -25,6 +85,7 @@ struct nest {
     struct tdm_error *err;
     enum tdm_status status; /* once it is not TDM_OK, nothing more is visited */
     enum tdm_phase phase;
+    bool whole_row;  /* of tdm_nest_kv_ahead() */
     uint32_t summed; /* layer whose gradient is being summed over the ranks; TDM_NONE: none */
 };
 
@@ -203,17 +264,26 @@ static void backward_rounds(struct nest *nest, uint32_t group, uint32_t layer)
     }
 }
 
+static bool kv_ahead(const struct nest *nest, uint32_t layer)
+{
+    return tdm_nest_kv_ahead(nest->schedule, nest->whole_row, layer);
+}
+
 /* A layer backward over all chunks, in reverse: all later chunks have added to a chunk's dK, dV. K
  * and V of the chunks that it sees are made just before, so that only as many are live as windows
- * let a chunk see. */
+ * let a chunk see, unless they were made ahead. */
 static void backward_chunks(struct nest *nest, uint32_t group, uint32_t layer)
 {
+    const bool is_ready = kv_ahead(nest, layer), below = layer > 0 && kv_ahead(nest, layer - 1);
+    const uint32_t group_below = below ? tdm_schedule_group_of(nest->schedule, layer - 1) : group;
     for (uint32_t chunk = nest->chunks, made = chunk; chunk-- > 0;) {
         uint32_t first = tdm_attend_first(nest->program, layer, chunk);
-        for (uint32_t seen = first; seen < made; seen++)
+        for (uint32_t seen = first; seen < made && !is_ready; seen++)
             visit(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, seen);
         made = first;
         visit(nest, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
+        if (below)
+            visit(nest, TDM_BODY_KV, TDM_PASS_BACKWARD, group_below, layer - 1, chunk);
     }
 }
 
@@ -385,6 +455,7 @@ enum tdm_status tdm_nest_visit(const struct tdm_program *program, tdm_body_visit
                         .err = err,
                         .status = TDM_OK,
                         .summed = TDM_NONE};
+    nest.whole_row = tdm_kv_row_is_whole(program);
     if (schedule->pass == TDM_EVALUATE)
         evaluate(&nest);
     else if (schedule->order == TDM_LAYER_MAJOR)

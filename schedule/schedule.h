@@ -131,6 +131,9 @@ struct tdm_rings {
     /* size, in chunks, of the device buffer for the pages of K and V that attention gathers from
      * the host by its lists; 0: whole chunks are fetched (gather.h) */
     uint32_t gather;
+    /* layer-major, one rank: for an input from the host of which K and V are made ahead (nest.h),
+     * 0 or 1; 0: they are not */
+    uint32_t ahead;
     /* several ranks: gradients of layers that pass, 1 or 2. With 2 a layer's is summed over the
      * ranks while the next layer goes backward */
     uint32_t gradients;
@@ -140,9 +143,9 @@ struct tdm_rings {
 #define TDM_MAX_HEAD_RANKS 8u /* that divide the heads, of more ranks */
 #define TDM_MAX_RING 16u
 #define TDM_MAX_GATHER 4096u
-#define TDM_DEFAULT_RINGS                                                   \
-    {                                                                       \
-        .weights = 2, .optimizer = 1, .stashed = 2, .kv = 2, .gradients = 1 \
+#define TDM_DEFAULT_RINGS                                                               \
+    {                                                                                   \
+        .weights = 2, .optimizer = 1, .stashed = 2, .kv = 2, .ahead = 0, .gradients = 1 \
     }
 
 /* Buffer sizes depend on no other dtypes. */

@@ -85,6 +85,8 @@ static json_t *rings_to_json(const struct tdm_rings *rings)
                                (json_int_t)rings->stashed, "kv", (json_int_t)rings->kv);
     if (rings->gather > 0)
         tdm_json_set(&object, "gather", json_integer((json_int_t)rings->gather));
+    if (rings->ahead > 0)
+        tdm_json_set(&object, "ahead", json_integer((json_int_t)rings->ahead));
     if (rings->gradients > 1)
         tdm_json_set(&object, "gradients", json_integer((json_int_t)rings->gradients));
     return object;
@@ -362,8 +364,8 @@ static enum tdm_status read_homes(const char *file, const json_t *object,
 static enum tdm_status read_rings(const char *file, const json_t *object, struct tdm_rings *rings,
                                   struct tdm_error *err)
 {
-    static const char *const keys[] = {"weights", "optimizer", "stashed", "kv",
-                                       "gather",  "gradients", NULL};
+    static const char *const keys[] = {"weights", "optimizer", "stashed",   "kv",
+                                       "gather",  "ahead",     "gradients", NULL};
     struct tdm_json_reader reader = {file, "rings", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     rings->weights = (uint32_t)tdm_json_count(&reader, "weights", 1, TDM_MAX_RING);
@@ -371,6 +373,7 @@ static enum tdm_status read_rings(const char *file, const json_t *object, struct
     rings->stashed = (uint32_t)tdm_json_count(&reader, "stashed", 1, TDM_MAX_RING);
     rings->kv = (uint32_t)tdm_json_count(&reader, "kv", 1, TDM_MAX_RING);
     rings->gather = (uint32_t)tdm_json_count_or(&reader, "gather", 0, TDM_MAX_GATHER, 0);
+    rings->ahead = (uint32_t)tdm_json_count_or(&reader, "ahead", 0, 1, 0);
     rings->gradients = (uint32_t)tdm_json_count_or(&reader, "gradients", 1, 2, 1);
     return reader.status;
 }

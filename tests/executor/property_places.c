@@ -6,10 +6,13 @@
  * must have the same ops, on the lanes of the new links, and leave the same bits. If the machine
  * lacks a link, the validator, lowering and the check of the schedule must refuse the program. A
  * backend that does not serve the place must refuse it too. And copies that are
- * under way at the same time share their links. */
+ * under way at the same time share their links. Inputs on the host may also be fetched earlier, to
+ * make K and V ahead. */
 #include "commands/prediction.h"
 #include "executor/backends.h"
 #include "ops/move.h"
+#include "schedule/kv_row.h"
+#include "schedule/nest.h"
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
 #include "schedule/validate.h"
@@ -281,6 +284,68 @@ static void names_come_back(void **state)
     }
 }
 
+/* Puts all inputs on the host, and stores no K and V. Are they made ahead then? */
+static bool may_make_ahead(struct tdm_schedule *schedule)
+{
+    struct tdm_program *program;
+    struct counts counts;
+    if (schedule->order != TDM_LAYER_MAJOR)
+        return false;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct tdm_group *group = &schedule->groups[g];
+        group->input_place = group->held_place = TDM_HOST;
+        group->kv = TDM_KV_RECOMPUTE;
+        if (tdm_set_has(group->kept, TDM_STORE_KV))
+            group->kept = TDM_SET_ATTENTION_OUTPUT;
+        if (tdm_set_has(group->held, TDM_STORE_KV))
+            group->held = TDM_SET_ATTENTION_OUTPUT;
+    }
+    schedule->rings.weights += schedule->rings.weights == 1;
+    schedule->rings.ahead = 1;
+    program = lower(schedule, &counts);
+    bool ahead = tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL);
+    tdm_program_free(program);
+    return ahead;
+}
+
+/* K and V that are made while the layer above goes backward are the same ops in another order, and
+ * lead to the same bits. */
+static void kv_ahead_has_the_same_bits(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.max_tokens = 90};
+    uint64_t cases = tdm_case_count(120, 1200), compared = 0;
+    for (uint64_t i = 0; i < cases; i++) {
+        const uint64_t seed = tdm_case_seed(BASE_SEED + 5000, i);
+        struct tdm_schedule *schedule;
+        struct tdm_step_data data;
+        struct tdm_error err;
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        if (may_make_ahead(schedule)) {
+            struct counts with, without;
+            assert_true(tdm_step_data_draw(&data, schedule, seed));
+            struct tdm_steps ahead = run(schedule, &data, seed);
+            tdm_program_free(lower(schedule, &with));
+            schedule->rings.ahead = 0;
+            struct tdm_steps after = run(schedule, &data, seed);
+            tdm_program_free(lower(schedule, &without));
+            if (!tdm_steps_same(&ahead, &after)) {
+                tdm_case_again("executor/property_places", seed);
+                fail();
+            }
+            /* weights may be fetched at other visits */
+            with.kinds[TDM_OP_COPY] = without.kinds[TDM_OP_COPY] = 0;
+            assert_memory_equal(with.kinds, without.kinds, sizeof(with.kinds));
+            tdm_steps_free(&ahead);
+            tdm_steps_free(&after);
+            tdm_step_data_free(&data);
+            compared++;
+        }
+        tdm_schedule_free(schedule);
+    }
+    assert_true(tdm_case_enough("cases make K and V ahead", compared, cases, 0.1));
+}
+
 #define MOST_COPIES 4096u
 
 /* The copies of a program, with their predicted times. */
@@ -401,9 +466,8 @@ static void lanes_share_a_bus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_place_serves_as_the_host),
-        cmocka_unit_test(names_come_back),
-        cmocka_unit_test(directions_share_a_link),
+        cmocka_unit_test(a_place_serves_as_the_host), cmocka_unit_test(names_come_back),
+        cmocka_unit_test(kv_ahead_has_the_same_bits), cmocka_unit_test(directions_share_a_link),
         cmocka_unit_test(lanes_share_a_bus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,6 +261,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     /* without a draw of its own: schedules of one rank stay what they were */
     schedule->rings.gradients =
         schedule->ranks > 1 ? 1 + (schedule->rings.weights + schedule->rings.kv) % 2 : 1;
+    schedule->rings.ahead = (schedule->rings.weights + schedule->rings.optimizer) % 2;
     schedule->sliced_weights = schedule->ranks > 1 && schedule->optimizer.on == TDM_DEVICE &&
                                (schedule->rings.weights + schedule->rings.stashed) % 2 == 0;
 }
@@ -761,9 +762,10 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             schedule->homes[state].device_layers,
             tdm_place_name(&schedule->machine->topology, schedule->homes[state].embedding)[0],
             tdm_place_name(&schedule->machine->topology, schedule->homes[state].head)[0]);
-    add(&text, " rings %u %u %u gather %u; %s at %s on %s", schedule->rings.weights,
+    add(&text, " rings %u %u %u gather %u ahead %u; %s at %s on %s", schedule->rings.weights,
         schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather,
-        tdm_optimizer_name(schedule->optimizer.kind), tdm_when_name(schedule->optimizer.when),
+        schedule->rings.ahead, tdm_optimizer_name(schedule->optimizer.kind),
+        tdm_when_name(schedule->optimizer.when),
         tdm_place_name(&schedule->machine->topology, schedule->optimizer.on));
     if (schedule->optimizer.clip != TDM_CLIP_NONE)
         add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),
