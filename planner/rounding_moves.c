@@ -162,31 +162,48 @@ uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots)
     return slots < least || most < least ? least : slots < most ? slots : most;
 }
 
+/* Changes the number of a ring's slots, K and V that are made ahead or how far fetches run ahead.
+ * False: that is not allowed, or changes nothing. */
+static bool change_ring(struct tdm_local_search *s, uint32_t change)
+{
+    struct tdm_rings *rings = &s->point.rings;
+    if (change >= AHEAD_CHANGES && change < KV_AHEAD_CHANGE) {
+        const uint32_t most = s->space->bases[s->point.size].prefetch, before = s->point.prefetch;
+        const uint32_t ahead = change == AHEAD_CHANGES ? before / 2 : 2 * before;
+        if (!s->limits->deep || s->space->pins->has_prefetch)
+            return false;
+        s->point.prefetch = ahead < TDM_LEAST_AHEAD ? TDM_LEAST_AHEAD : ahead > most ? most : ahead;
+        return s->point.prefetch != before;
+    }
+    if (s->limits->fixed_rings)
+        return false;
+    if (change == KV_AHEAD_CHANGE) { /* it needs the weights of two layers */
+        if (!s->limits->deep || s->point.order != TDM_LAYER_MAJOR)
+            return false;
+        rings->ahead ^= 1;
+        if (rings->ahead > 0 && rings->weights == 1)
+            rings->weights = 2;
+        return true;
+    }
+    if (change >= STASHED_CHANGES) {
+        const uint32_t before = rings->stashed;
+        if (!s->limits->stashes)
+            return false;
+        rings->stashed =
+            tdm_rounding_stashed(s, change == STASHED_CHANGES ? before / 2 : 2 * before);
+        return rings->stashed != before;
+    }
+    uint32_t *slots = change % 2 == 0 ? &rings->optimizer : &rings->weights, before = *slots;
+    *slots = change >= 2 ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
+    return *slots != before;
+}
+
 bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *state)
 {
     const uint32_t layers = s->space->schedule->model->layers;
     *state = FILL_NOTHING;
-    if (change == KV_AHEAD_CHANGE) {
-        s->point.rings.ahead ^= 1;
-        return s->limits->deep && !s->limits->fixed_rings && s->point.order == TDM_LAYER_MAJOR;
-    }
-    if (change >= AHEAD_CHANGES) {
-        const uint32_t most = s->space->bases[s->point.size].prefetch, before = s->point.prefetch;
-        const uint32_t ahead = change == AHEAD_CHANGES ? before / 2 : 2 * before;
-        s->point.prefetch = ahead < TDM_LEAST_AHEAD ? TDM_LEAST_AHEAD : ahead > most ? most : ahead;
-        return s->limits->deep && !s->space->pins->has_prefetch && s->point.prefetch != before;
-    }
-    if (change >= STASHED_CHANGES) {
-        uint32_t *slots = &s->point.rings.stashed, before = *slots;
-        *slots = tdm_rounding_stashed(s, change == STASHED_CHANGES ? before / 2 : 2 * before);
-        return s->limits->stashes && !s->limits->fixed_rings && *slots != before;
-    }
-    if (change < RING_CHANGES) {
-        struct tdm_rings *rings = &s->point.rings;
-        uint32_t *slots = change % 2 == 0 ? &rings->optimizer : &rings->weights, before = *slots;
-        *slots = change >= 2 ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
-        return !s->limits->fixed_rings && *slots != before;
-    }
+    if (change < RING_CHANGES || change >= STASHED_CHANGES)
+        return change_ring(s, change);
     const uint32_t move = (change - RING_CHANGES) % CHANGES_OF_STATE;
     *state = (int)((change - RING_CHANGES) / CHANGES_OF_STATE);
     struct tdm_home *home = &s->point.homes[*state];

@@ -649,6 +649,29 @@ static void test_pins_are_obeyed(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* Walks change rings and how far fetches run ahead, but not what is pinned. */
+static void test_rings_are_obeyed(void **state)
+{
+    (void)state;
+    static const char *const pairs[] = {"rings.optimizer=3", "rings.weights=1", "rings.stashed=5",
+                                        "prefetch=4"};
+    for (size_t count = 3; count <= 4; count++) {
+        struct tdm_pins pins = {0};
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 65536, 12 * GIB, 109 * GIB);
+        must(tdm_set_keys_apply(pairs, count, schedule, &pins, &err), &err);
+        assert_true(search(schedule, &pins) > 0);
+        assert_int_equal(schedule->rings.optimizer, 3);
+        assert_int_equal(schedule->rings.weights, 1);
+        assert_int_equal(schedule->rings.stashed, 5);
+        assert_int_equal(schedule->rings.ahead, 0);
+        assert_true(count < 4 || schedule->prefetch == 4);
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+}
+
 static void test_stores_are_obeyed(void **state)
 {
     (void)state;
@@ -1347,6 +1370,7 @@ int main(void)
         cmocka_unit_test(test_homes_are_found),
         cmocka_unit_test(test_quick),
         cmocka_unit_test(test_pins_are_obeyed),
+        cmocka_unit_test(test_rings_are_obeyed),
         cmocka_unit_test(test_stores_are_obeyed),
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_shortages),
