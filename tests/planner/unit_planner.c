@@ -139,6 +139,7 @@ static void draw_homes(struct tdm_dice *dice, struct tdm_schedule *schedule)
                               .head = tdm_dice_chance(dice, 50) ? TDM_HOST : TDM_DEVICE};
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 4);
+    schedule->rings.ahead = schedule->rings.weights % 2;
 }
 
 /* Where computing waits for copies, likely seconds are near those of the simulator. Packing has
