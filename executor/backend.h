@@ -38,6 +38,8 @@ struct tdm_step {
     bool untimed; /* op times are not needed */
     /* set if the schedule takes documents from the text; else NULL and 0 */
     const struct tdm_sequence *sequences; /* [sequence_count], documents of this step */
+    /* a bit for each row of the embedding that a token of the step uses; NULL: not known */
+    const uint64_t *used_rows;
     /* tokens that have a target, if that is not as the schedule says; else 0 */
     uint64_t trained_tokens;
 };

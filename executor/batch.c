@@ -7,6 +7,7 @@
 #include "schedule/layout.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Streams of the counter-based random numbers, beyond those of any tensor. */
 #define POSITION_STREAM (UINT64_C(1) << 32)
@@ -145,8 +146,9 @@ enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_
     batch->schedule = schedule;
     batch->inputs = malloc(count * sizeof(*batch->inputs));
     batch->targets = malloc(count * sizeof(*batch->targets));
+    batch->used_rows = calloc(tdm_token_set_words(schedule->model->vocabulary), sizeof(uint64_t));
     enum tdm_status status = TDM_OK;
-    if (batch->inputs == NULL || batch->targets == NULL)
+    if (batch->inputs == NULL || batch->targets == NULL || batch->used_rows == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
                           (unsigned long long)count);
     if (status == TDM_OK && !packed)
@@ -169,6 +171,7 @@ void tdm_batch_free(struct tdm_batch *batch)
         return;
     free(batch->inputs);
     free(batch->targets);
+    free(batch->used_rows);
     free(batch->sequences);
     free(batch->document_starts);
     tdm_packing_free(&batch->packing);
@@ -326,6 +329,13 @@ static void fill_packed_step(struct tdm_batch *batch, uint64_t seed, uint64_t st
     }
 }
 
+void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, uint64_t *set)
+{
+    memset(set, 0, tdm_token_set_words(vocabulary) * sizeof(*set));
+    for (uint64_t i = 0; i < count; i++)
+        set[(uint32_t)tokens[i] / 64] |= UINT64_C(1) << (uint32_t)tokens[i] % 64;
+}
+
 bool tdm_batch_has_own_targets(const struct tdm_batch *batch)
 {
     return batch->sequences != NULL || tdm_tokens_are_masked(batch->tokens);
@@ -346,6 +356,8 @@ void tdm_batch_step(struct tdm_batch *batch, uint64_t seed, uint64_t step)
     else
         fill_step(batch, seed, step, 0);
     count_targets(batch);
+    tdm_token_set(batch->inputs, tdm_schedule_tokens(batch->schedule),
+                  batch->schedule->model->vocabulary, batch->used_rows);
 }
 
 uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
@@ -364,6 +376,7 @@ void tdm_batch_window(struct tdm_batch *batch, uint64_t seed, uint64_t number)
 void tdm_batch_describe(const struct tdm_batch *batch, struct tdm_step *step)
 {
     step->sequences = batch->sequences;
+    step->used_rows = batch->used_rows;
     /* a step without any target divides its loss of 0 by 1 */
     bool none = batch->trained_tokens == 0 && tdm_batch_has_own_targets(batch);
     step->trained_tokens = none ? 1 : batch->trained_tokens;

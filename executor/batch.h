@@ -17,6 +17,7 @@ struct tdm_batch {
     const struct tdm_tokens *tokens;
     const struct tdm_schedule *schedule;
     int32_t *inputs, *targets; /* [tokens of the step], sequence after sequence */
+    uint64_t *used_rows;       /* a bit for each token of the vocabulary that is among the inputs */
     /* of the current contents, if the schedule takes documents from the text; else NULL and 0 */
     struct tdm_sequence *sequences; /* [sequence_count], with their documents */
     uint64_t *document_starts;      /* of all sequences */
@@ -24,6 +25,16 @@ struct tdm_batch {
     uint64_t trained_tokens;
     struct tdm_packing packing; /* of TDM_TEXT_PACKED */
 };
+
+/* Words of a set of tokens, with a bit for each of a vocabulary. */
+static inline size_t tdm_token_set_words(uint32_t vocabulary)
+{
+    return ((size_t)vocabulary + 63) / 64;
+}
+
+/* Fills set[tdm_token_set_words(vocabulary)] with the tokens [count], which are below
+ * `vocabulary`. */
+void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, uint64_t *set);
 
 /* Creates a batch for steps of a schedule, which read the text in its order; both arguments must
  * outlive it. TDM_INPUT: a document of the schedule is longer than the text, or the text marks no
@@ -48,7 +59,7 @@ void tdm_batch_window(struct tdm_batch *batch, uint64_t seed, uint64_t number);
 /* Do the targets differ from what the schedule says, by documents of the text or by a mask? */
 bool tdm_batch_has_own_targets(const struct tdm_batch *batch);
 
-/* Sets the documents of `step` to those of the batch. */
+/* Sets the documents and the tokens of `step` to those of the batch. */
 void tdm_batch_describe(const struct tdm_batch *batch, struct tdm_step *step);
 
 #endif

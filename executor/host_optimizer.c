@@ -31,6 +31,7 @@
 #include "executor/unit_blocks.h"
 
 #include <math.h>
+#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -102,6 +103,10 @@ INLINED void load_weights(const struct tdm_host_update *x, struct block *block)
 INLINED void load_gradient(const struct tdm_host_update *x, struct block *block, float scale)
 {
     const struct tdm_operand *second = &x->operand[TDM_OPTIMIZER_TIED];
+    if (x->operand[TDM_OPTIMIZER_GRADIENT].data == NULL) { /* of rows that no token uses */
+        memset(block->gradient, 0, block->count * sizeof(block->gradient[0]));
+        return;
+    }
     load(&x->operand[TDM_OPTIMIZER_GRADIENT], block, block->gradient);
     if (second->data != NULL) {
         load(second, block, block->other);
@@ -332,6 +337,8 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
     };
     for (int i = 0; i < TDM_OPTIMIZER_OPERANDS; i++)
         update.operand[i] = operand[i];
+    update.rows = launch->op->rows;
+    update.used_rows = step->used_rows;
     update.first = launch->op->first_element;
     update.end = update.first + launch->op->elements;
     if (launch->op->slices > 1 ||
@@ -343,18 +350,50 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
     return update;
 }
 
+static bool is_used(const struct tdm_host_update *x, uint64_t row)
+{
+    return (x->used_rows[row / 64] >> row % 64 & 1) != 0;
+}
+
+/* Updates, of the rows of an embedding [row, end), those that it is to change. */
+static void update_rows(const struct tdm_host_update *x, float scale, uint64_t columns,
+                        uint64_t row, uint64_t end)
+{
+    const bool used = x->rows == TDM_ROWS_USED;
+    while (row < end) {
+        uint64_t first = row;
+        while (row < end && is_used(x, row) == used)
+            row++;
+        if (row > first)
+            widths[x->width].range(x, scale, first * columns, row * columns);
+        while (row < end && is_used(x, row) != used)
+            row++;
+    }
+}
+
 void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads)
 {
     range_function range = widths[update->width].range;
     float scale = clip_scale(update);
-    const uint64_t task = tdm_unit_task_elements(update->end - update->first);
+    const bool by_rows = update->rows != TDM_ROWS_ALL && update->used_rows != NULL;
+    const uint64_t columns = update->tensors[update->unit->first_tensor].columns;
+    uint64_t task = tdm_unit_task_elements(update->end - update->first);
+    if (update->rows == TDM_ROWS_UNUSED && !by_rows)
+        return;
+    if (by_rows)
+        task = (task + columns - 1) / columns * columns;
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
 #else
     (void)threads;
 #endif
-    for (uint64_t begin = update->first; begin < update->end; begin += task)
-        range(update, scale, begin, tdm_least(begin + task, update->end));
+    for (uint64_t begin = update->first; begin < update->end; begin += task) {
+        const uint64_t end = tdm_least(begin + task, update->end);
+        if (by_rows)
+            update_rows(update, scale, columns, begin / columns, end / columns);
+        else
+            range(update, scale, begin, end);
+    }
 }
 
 uint32_t tdm_host_update_threads(uint32_t spare)

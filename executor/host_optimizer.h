@@ -20,9 +20,13 @@ struct tdm_host_update {
      * there; its address is that of the unit if all of it were. */
     struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS];
     uint64_t first, end; /* the elements of the unit that it changes */
-    bool adamw;          /* else SGD */
-    bool random;         /* something is rounded stochastically */
-    uint32_t width;      /* of vectors: below tdm_host_update_widths(), set to the widest */
+    /* Of an embedding: the rows that it changes, and a bit for each row that the step uses; NULL:
+     * they are not known. */
+    enum tdm_update_rows rows;
+    const uint64_t *used_rows;
+    bool adamw;     /* else SGD */
+    bool random;    /* something is rounded stochastically */
+    uint32_t width; /* of vectors: below tdm_host_update_widths(), set to the widest */
     uint64_t seed, step;
     float beta1, beta2, rest1, rest2; /* rest = 1 - beta */
     float step_rate;                  /* rate / (1 - beta1^step) */

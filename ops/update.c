@@ -37,7 +37,7 @@ const struct tdm_op_type tdm_optimizer_type = {
     .operand =
         {
             [TDM_OPTIMIZER_WEIGHTS] = {"weights", TDM_CHANGES, false},
-            [TDM_OPTIMIZER_GRADIENT] = {"gradient", TDM_READS, false},
+            [TDM_OPTIMIZER_GRADIENT] = {"gradient", TDM_READS, true},
             [TDM_OPTIMIZER_MASTER] = {"master", TDM_CHANGES, true},
             [TDM_OPTIMIZER_MOMENT1] = {"moment 1", TDM_CHANGES, true},
             [TDM_OPTIMIZER_MOMENT2] = {"moment 2", TDM_CHANGES, true},

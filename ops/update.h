@@ -13,6 +13,11 @@ struct tdm_update_params {
     double clip_norm; /* gradients are scaled down to this norm if there is an operand of norms */
 };
 
+/* The rows of an embedding that an update changes. On the host those that no token of the step uses
+ * are updated early, since their gradient is zero, and the others when it is there. Which rows
+ * these are a step knows; if not, the second update changes all. */
+enum tdm_update_rows { TDM_ROWS_ALL, TDM_ROWS_UNUSED, TDM_ROWS_USED };
+
 /* Is a tensor of this role among the kinds that decay? */
 static inline bool tdm_decays(uint32_t decayed, enum tdm_role role)
 {
@@ -29,7 +34,7 @@ extern const struct tdm_op_type tdm_gradient_norm_type;
 
 enum tdm_optimizer_operand {
     TDM_OPTIMIZER_WEIGHTS,  /* changed: of the unit */
-    TDM_OPTIMIZER_GRADIENT, /* read: of the unit, complete */
+    TDM_OPTIMIZER_GRADIENT, /* read, or absent if it is zero: of the unit, complete */
     TDM_OPTIMIZER_MASTER,   /* changed, or absent: weights in fp32, or remainders */
     TDM_OPTIMIZER_MOMENT1,  /* changed, or absent */
     TDM_OPTIMIZER_MOMENT2,  /* changed, or absent */

@@ -21,6 +21,7 @@ struct profile {
     uint64_t work;               /* live bytes of workspace on the device */
     uint64_t resident_work;      /* of these, during the whole step */
     struct update_cost *updates; /* [units], of find_updates() */
+    double used_rows;            /* of the embedding, by the small step */
 };
 
 /* The cost to which an op of the small step adds its time. */
@@ -45,10 +46,30 @@ static enum account account_of(enum tdm_op_kind kind)
     }
 }
 
+/* Seconds of an op. Of the embedding's update on the host the rows that a short step uses, or all
+ * others, stand for those of the whole step; the latter are updated during the forward. */
+static double op_seconds(struct profile *profile, const struct tdm_op *op)
+{
+    struct tdm_estimator *e = profile->estimator;
+    const struct tdm_schedule *base = e->base;
+    if (op->rows == TDM_ROWS_ALL)
+        return tdm_op_seconds(base->machine, op);
+    const double rows = base->model->vocabulary, used = (double)tdm_used_rows(base);
+    const double due = op->rows == TDM_ROWS_USED ? used : rows - used;
+    const double seen = op->rows == TDM_ROWS_USED ? profile->used_rows : rows - profile->used_rows;
+    struct tdm_op whole = *op;
+    whole.bytes = (uint64_t)((double)op->bytes * due / seen);
+    const double seconds = tdm_op_seconds(base->machine, &whole);
+    if (op->rows == TDM_ROWS_USED)
+        return seconds;
+    e->early_host_seconds = seconds;
+    return 0;
+}
+
 static enum tdm_status note_op(struct profile *profile, const struct tdm_op *op)
 {
     struct tdm_estimator *e = profile->estimator;
-    const double seconds = e->untimed ? 0 : tdm_op_seconds(e->base->machine, op);
+    const double seconds = e->untimed ? 0 : op_seconds(profile, op);
     const uint64_t work = profile->work - profile->resident_work;
     const enum account account = account_of(op->kind);
 
@@ -63,7 +84,7 @@ static enum tdm_status note_op(struct profile *profile, const struct tdm_op *op)
         if (!host)
             e->updates.optimizer_seconds += seconds;
         else if (embedding)
-            e->last_host_seconds = seconds;
+            e->last_host_seconds += seconds;
         if (op->kind == TDM_OP_GRADIENT_NORM && (embedding || op->layer == 0))
             e->last_norm_seconds += seconds;
         return TDM_OK;
@@ -174,6 +195,7 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     struct tdm_schedule small;
     struct tdm_program *program = NULL;
     small_schedule(e->base, sequences, e->classes, kept, groups, &small);
+    profile->used_rows = (double)tdm_used_rows(&small);
     enum tdm_status status = tdm_program_declare(&small, &program, err);
     if (status != TDM_OK)
         return status;
@@ -203,7 +225,7 @@ static enum tdm_status take_update(void *self, const struct tdm_item *item, stru
     const struct tdm_machine *machine = profile->estimator->base->machine;
     const double slower = tdm_op_seconds_per_copied_byte(machine, item->op);
     *(item->op->lane == TDM_LANE_HOST ? &cost->host : &cost->compute) +=
-        tdm_op_seconds(machine, item->op);
+        op_seconds(profile, item->op);
     profile->estimator->seconds_per_copied_byte =
         later(profile->estimator->seconds_per_copied_byte, slower);
     return TDM_OK;
@@ -229,6 +251,7 @@ static enum tdm_status find_updates(struct profile *profile, struct tdm_sequence
         for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
             small.homes[state].device_layers = near ? e->layers : 0;
         profile->updates = near ? e->near_updates : e->far_updates;
+        profile->used_rows = (double)tdm_used_rows(&small);
         status = tdm_program_declare(&small, &program, err);
         if (status == TDM_OK)
             status = tdm_program_emit(program, take_update, profile, err);

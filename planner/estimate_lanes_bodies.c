@@ -321,9 +321,11 @@ static void run_head(struct lane_clocks *c, const struct lane_body *body)
     c->compute = later(c->compute, ready) + c->e->head_seconds * share;
 }
 
-static void use_embedding(struct lane_clocks *c, bool begin)
+static void use_embedding(struct lane_clocks *c, const struct lane_body *body, bool begin)
 {
     (begin ? tdm_lanes_begin_use : tdm_lanes_end_use)(c, 0);
+    if (!begin && body->phase == TDM_FORWARD && c->e->early_host_seconds > 0)
+        c->host = later(c->host, c->unit_ready[0]) + c->e->early_host_seconds;
 }
 
 static void run_body(struct lane_clocks *c, const struct lane_body *body)
@@ -337,12 +339,12 @@ static void run_body(struct lane_clocks *c, const struct lane_body *body)
     case TDM_BODY_GROUP_BEGIN:
     case TDM_BODY_GROUP_END:
         if (!c->by_layer && body->group == 0)
-            use_embedding(c, body->kind == TDM_BODY_GROUP_BEGIN);
+            use_embedding(c, body, body->kind == TDM_BODY_GROUP_BEGIN);
         return;
     case TDM_BODY_LAYER_BEGIN:
     case TDM_BODY_LAYER_END:
         if (body->layer == 0)
-            use_embedding(c, body->kind == TDM_BODY_LAYER_BEGIN);
+            use_embedding(c, body, body->kind == TDM_BODY_LAYER_BEGIN);
         return;
     case TDM_BODY_HEAD_BEGIN:
         if (c->by_layer)

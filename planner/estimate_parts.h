@@ -101,6 +101,8 @@ struct tdm_estimator {
     /* host lane: the embedding's update, which is the last. last_norm_seconds: compute lane, the
      * gradient norms of layer 0 and embedding */
     double last_host_seconds, last_norm_seconds;
+    /* host lane, during the forward: the embedding's rows that no token uses */
+    double early_host_seconds;
     /* for an embedding updated on the host: seconds at the start, when its weights are fetched
      * before anything computes */
     double lead_seconds;

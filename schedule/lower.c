@@ -117,6 +117,8 @@ static void use_embedding(struct tdm_lowering *l, const struct tdm_body *body, b
         tdm_low_stage_weights(l, body, embedding);
     else
         tdm_low_unstage_weights(l, embedding);
+    if (!begin && body->phase == TDM_FORWARD)
+        tdm_low_update_unused(l);
 }
 
 static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool begin)

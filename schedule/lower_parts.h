@@ -488,6 +488,10 @@ void tdm_low_attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
 
 /* ---- lower_update.c ---- */
 
+/* Updates the rows of the embedding that no token of the step uses, if they are updated apart, once
+ * its weights were fetched for the forward. */
+void tdm_low_update_unused(struct tdm_lowering *l);
+
 /* Norm of a unit's gradient; update of a unit, on the device or on the host. */
 void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body);

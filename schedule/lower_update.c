@@ -154,10 +154,19 @@ static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content con
                                                   : tdm_low_unit_on_device(l, content, unit);
 }
 
+/* The most rows of the embedding that the op changes; if it changes the unused ones, the rest. */
+static uint64_t rows_of(const struct tdm_lowering *l)
+{
+    const uint64_t used = tdm_used_rows(l->schedule);
+    return l->op.rows == TDM_ROWS_USED ? used : l->model->vocabulary - used;
+}
+
 /* Bytes of a content of the op's unit that the op uses: of all tensors, or of its slice. */
 static uint64_t used_bytes(const struct tdm_lowering *l, enum tdm_content content)
 {
     enum tdm_dtype dtype = tdm_content_dtype(l->schedule, content);
+    if (l->op.rows != TDM_ROWS_ALL)
+        return tdm_size_mul(tdm_size_mul(rows_of(l), l->model->hidden), tdm_dtype_bytes(dtype));
     bool all = l->op.kind == TDM_OP_GRADIENT_NORM ? !tdm_sums_by_part(l->schedule)
                                                   : l->op.slices == 1 && l->program->ranks == 1;
     return all ? tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype)
@@ -187,8 +196,9 @@ static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content c
         after.share = tdm_rank_share(l->program);
         before.share = l->op.slice == 0 ? 0 : after.share;
     }
-    tdm_low_access(l, operand, ref, slots, TDM_ACCUMULATE, TDM_PART_ALL, before, after,
-                   used_bytes(l, content));
+    /* the rows that the step reads are as they were */
+    tdm_low_access(l, operand, ref, slots, TDM_ACCUMULATE, TDM_PART_ALL, before,
+                   l->op.rows == TDM_ROWS_UNUSED ? before : after, used_bytes(l, content));
 }
 
 /* Reads the complete gradient of the op's unit, at `ref`. */
@@ -276,15 +286,16 @@ static void release_gradient(struct tdm_lowering *l, uint32_t unit)
     }
 }
 
-/* Updates a slice of a unit, or all of it if it is the only one. */
+/* Updates a slice of a unit, or all of it if it is the only one; of an embedding some rows. */
 static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t slice,
-                   uint32_t slices)
+                   uint32_t slices, enum tdm_update_rows rows)
 {
     uint32_t unit = body->layer;
     bool on_host = tdm_updates_on_host(l->schedule, unit);
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
     l->op.slice = slice;
     l->op.slices = slices;
+    l->op.rows = rows;
     const struct tdm_slice range =
         tdm_update_range(l->schedule, unit, l->program->rank, slice, slices);
     l->op.first_element = range.first;
@@ -292,9 +303,9 @@ static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     if (on_host)
         l->op.lane = tdm_lane_at(&l->schedule->machine->topology, l->schedule->optimizer.on);
     updates(l, TDM_OPTIMIZER_WEIGHTS, TDM_UNIT_WEIGHTS);
-    if (on_host)
+    if (on_host && rows != TDM_ROWS_UNUSED)
         reads_gradient(l, TDM_OPTIMIZER_GRADIENT, l->host_gradient);
-    else
+    else if (!on_host)
         reads_gradient(l, TDM_OPTIMIZER_GRADIENT,
                        tdm_gradients_stay(l->schedule)
                            ? tdm_low_unit_on_device(l, TDM_UNIT_GRADIENT, unit)
@@ -302,7 +313,8 @@ static void update(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
     updates(l, TDM_OPTIMIZER_MASTER, TDM_UNIT_MASTER);
     updates(l, TDM_OPTIMIZER_MOMENT1, TDM_UNIT_MOMENT1);
     updates(l, TDM_OPTIMIZER_MOMENT2, TDM_UNIT_MOMENT2);
-    reads_norms(l, on_host ? l->layout->host_norms : l->layout->norms);
+    if (rows != TDM_ROWS_UNUSED)
+        reads_norms(l, on_host ? l->layout->host_norms : l->layout->norms);
     reads_tied_gradient(l, TDM_OPTIMIZER_TIED, tied_part(l, on_host));
     tdm_low_op_end(l);
 }
@@ -314,19 +326,32 @@ static void gather_updated(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_gather_weights(l, body, updated(l, TDM_UNIT_WEIGHTS, body->layer), 0);
 }
 
+void tdm_low_update_unused(struct tdm_lowering *l)
+{
+    const struct tdm_body body = {.kind = TDM_BODY_OPTIMIZER,
+                                  .phase = TDM_OPTIMIZER_PHASE,
+                                  .group = TDM_NONE,
+                                  .layer = tdm_model_embedding_unit(l->model),
+                                  .chunk = TDM_NONE};
+    if (tdm_updates_rows_apart(l->schedule))
+        update(l, &body, 0, 1, TDM_ROWS_UNUSED);
+}
+
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = body->layer;
     if (tdm_updates_on_host(l->schedule, unit)) {
+        const bool apart =
+            unit == tdm_model_embedding_unit(l->model) && tdm_updates_rows_apart(l->schedule);
         host_update_begin(l, body);
-        update(l, body, 0, 1);
+        update(l, body, 0, 1, apart ? TDM_ROWS_USED : TDM_ROWS_ALL);
         gather_updated(l, body);
         host_update_end(l, unit);
     } else {
         uint32_t slices = tdm_low_update_slices(l, unit);
         for (uint32_t slice = 0; slice < slices; slice++) {
             tdm_low_update_begin(l, body, unit, slice);
-            update(l, body, slice, slices);
+            update(l, body, slice, slices, TDM_ROWS_ALL);
             if (slice + 1 == slices)
                 gather_updated(l, body);
             tdm_low_update_end(l, body, unit, slice);

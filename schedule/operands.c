@@ -456,6 +456,9 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
         return tdm_selector_lists(selector_of(step, op));
     if (rule->after == TDM_PAGE_MEANS)
         return selector_of(step, op) == TDM_SELECT_TOP_K;
+    if (op->kind == TDM_OP_OPTIMIZER && op->rows == TDM_ROWS_UNUSED &&
+        (rule->after == TDM_UNIT_GRADIENT || rule->after == TDM_GRADIENT_NORM))
+        return false;
     if (rule->after == TDM_UNIT_MASTER)
         return schedule->dtypes.master != TDM_DTYPE_NONE;
     if (rule->after == TDM_UNIT_MOMENT1 || rule->after == TDM_UNIT_MOMENT2)
@@ -537,6 +540,8 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
             due.after = (struct tdm_tag){rule->after, op->layer, op->slice, 0, 0};
             due.slots = op->slices > 1 ? 1 : tdm_slice_count(step->program->schedule, op->layer);
         }
+        if (op->kind == TDM_OP_OPTIMIZER && op->rows == TDM_ROWS_UNUSED)
+            due.after = due.before; /* the step reads other rows */
         if (is_of_head(op) && model->tied) {
             due.part = TDM_PART_EMBEDDING;
             if (rule->after == TDM_UNIT_GRADIENT) { /* it has its own buffer */
@@ -585,6 +590,12 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
     bool of_part = op->kind == TDM_OP_OPTIMIZER
                        ? op->slices > 1 || step->program->ranks > 1
                        : op->kind == TDM_OP_GRADIENT_NORM && tdm_sums_by_part(schedule);
+    if (op->rows != TDM_ROWS_ALL && of_entries) { /* rows_are_right() has checked them */
+        const uint64_t tokens = tdm_schedule_tokens(schedule);
+        const uint64_t used = tokens < model->vocabulary ? tokens : model->vocabulary;
+        return tdm_size_mul(op->rows == TDM_ROWS_USED ? used : model->vocabulary - used,
+                            (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
+    }
     if (of_part && of_entries)
         return op->elements * tdm_dtype_bytes(dtype); /* slice_is_right() has checked them */
     if (content == TDM_LOGIT_TILE)
@@ -703,6 +714,15 @@ static bool slice_is_right(const struct step *step, const struct tdm_op *op)
     return op->elements == end - first && (op->first_element == first || op->elements == 0);
 }
 
+/* Only updates of an embedding on the host are of some of its rows. */
+static bool rows_are_right(const struct step *step, const struct tdm_op *op)
+{
+    const struct tdm_schedule *schedule = step->program->schedule;
+    return op->rows == TDM_ROWS_ALL ||
+           (op->kind == TDM_OP_OPTIMIZER && tdm_updates_rows_apart(schedule) &&
+            op->layer == tdm_model_embedding_unit(schedule->model));
+}
+
 /* Are layer, chunk, tokens and rows that an op names right? */
 static bool shape_is_right(const struct step *step, const struct tdm_op *op)
 {
@@ -710,7 +730,9 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     const struct tdm_model *model = program->schedule->model;
     if (op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER)
         return op->layer < model->unit_count && op->chunk == TDM_NONE && op->tokens == 0 &&
-               slice_is_right(step, op);
+               slice_is_right(step, op) && rows_are_right(step, op);
+    if (op->rows != TDM_ROWS_ALL)
+        return false;
     if (op->chunk >= program->chunk_count)
         return false;
 

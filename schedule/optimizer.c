@@ -130,6 +130,22 @@ bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit)
            tdm_schedule_home(schedule, TDM_STATE_WEIGHTS, unit) == schedule->optimizer.on;
 }
 
+uint64_t tdm_used_rows(const struct tdm_schedule *schedule)
+{
+    const uint64_t tokens = tdm_schedule_tokens(schedule);
+    return tokens < schedule->model->vocabulary ? tokens : schedule->model->vocabulary;
+}
+
+bool tdm_updates_rows_apart(const struct tdm_schedule *schedule)
+{
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_unit *unit = &model->units[tdm_model_embedding_unit(model)];
+    return schedule->pass == TDM_TRAIN && schedule->ranks == 1 && !model->tied &&
+           !tdm_updates_at_end(schedule) &&
+           tdm_updates_on_host(schedule, tdm_model_embedding_unit(model)) &&
+           unit->tensor_count == 1 && tdm_used_rows(schedule) < model->vocabulary;
+}
+
 bool tdm_updates_at_end(const struct tdm_schedule *schedule)
 {
     return schedule->optimizer.kind != TDM_OPTIMIZER_NONE &&

@@ -55,6 +55,14 @@ bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit);
 /* Are all units updated after the backward? */
 bool tdm_updates_at_end(const struct tdm_schedule *schedule);
 
+/* The most rows of the embedding that the tokens of a step can use. */
+uint64_t tdm_used_rows(const struct tdm_schedule *schedule);
+
+/* Are the rows of the embedding that no token of the step uses updated apart from the others, on
+ * the host during the forward? Their gradient is zero. The others wait for it until the end of the
+ * backward, when nothing else is left to do. */
+bool tdm_updates_rows_apart(const struct tdm_schedule *schedule);
+
 /* Do the gradients of all units exist at once, at the end of the backward? */
 bool tdm_gradients_stay(const struct tdm_schedule *schedule);
 

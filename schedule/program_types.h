@@ -12,6 +12,7 @@
 #include "ops/content.h"
 #include "ops/ops.h"
 #include "ops/params.h"
+#include "ops/update.h"
 #include "schedule/category.h"
 #include "schedule/schedule.h"
 
@@ -96,6 +97,7 @@ struct tdm_op {
     /* of these: the elements of the unit that it changes or reads; and of a copy of a rank's part
      * of a gradient */
     uint64_t first_element, elements;
+    enum tdm_update_rows rows; /* of an update of the embedding: those that it changes */
     uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;

@@ -13,6 +13,7 @@
 #include "ops/move.h"
 #include "schedule/kv_row.h"
 #include "schedule/nest.h"
+#include "schedule/optimizer.h"
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
 #include "schedule/validate.h"
@@ -346,6 +347,43 @@ static void kv_ahead_has_the_same_bits(void **state)
     assert_true(tdm_case_enough("cases make K and V ahead", compared, cases, 0.1));
 }
 
+/* Rows of the embedding that no token uses are updated early, on the host; those of a step that is
+ * not told which these are with the others. Both leave the same bits. */
+static void rows_apart_have_the_same_bits(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.max_tokens = 40, .optimizer = TDM_RANDOM_UPDATES};
+    uint64_t cases = tdm_case_count(150, 1500), compared = 0;
+    for (uint64_t i = 0; i < cases; i++) {
+        const uint64_t seed = tdm_case_seed(BASE_SEED + 9000, i);
+        struct tdm_schedule *schedule;
+        struct tdm_step_data data;
+        struct tdm_error err;
+        must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        if (!tdm_gradients_stay(schedule)) {
+            schedule->optimizer.on = TDM_HOST;
+            for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+                tdm_schedule_set_home(schedule, (enum tdm_state)state, 0, TDM_HOST);
+        }
+        if (tdm_updates_rows_apart(schedule)) {
+            assert_true(tdm_step_data_draw(&data, schedule, seed));
+            struct tdm_steps apart = run(schedule, &data, seed);
+            data.hides_rows = true;
+            struct tdm_steps at_once = run(schedule, &data, seed);
+            if (!tdm_steps_same(&apart, &at_once)) {
+                tdm_case_again("executor/property_places", seed);
+                fail();
+            }
+            tdm_steps_free(&apart);
+            tdm_steps_free(&at_once);
+            tdm_step_data_free(&data);
+            compared++;
+        }
+        tdm_schedule_free(schedule);
+    }
+    assert_true(tdm_case_enough("cases update rows apart", compared, cases, 0.05));
+}
+
 #define MOST_COPIES 4096u
 
 /* The copies of a program, with their predicted times. */
@@ -466,8 +504,11 @@ static void lanes_share_a_bus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_place_serves_as_the_host), cmocka_unit_test(names_come_back),
-        cmocka_unit_test(kv_ahead_has_the_same_bits), cmocka_unit_test(directions_share_a_link),
+        cmocka_unit_test(a_place_serves_as_the_host),
+        cmocka_unit_test(names_come_back),
+        cmocka_unit_test(kv_ahead_has_the_same_bits),
+        cmocka_unit_test(rows_apart_have_the_same_bits),
+        cmocka_unit_test(directions_share_a_link),
         cmocka_unit_test(lanes_share_a_bus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -278,6 +278,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"selector", NOTHING},
         {"gather", REMOVED},
         {"gather", NOTHING},
+        {"ahead", REMOVED},
+        {"ahead", NOTHING},
         {"on", REMOVED},
         {"on", NOTHING},
         {"ranks", REMOVED},

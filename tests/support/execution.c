@@ -53,6 +53,7 @@ enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, str
                               .learning_rate = tdm_learning_rate(&schedule->optimizer, number),
                               .seed = e->seed};
     tdm_batch_step(e->batch, e->seed, number);
+    step->used_rows = e->batch->used_rows;
     return tdm_state_write_tokens(&e->arenas, e->program, e->batch->inputs, e->batch->targets, err);
 }
 

@@ -2,6 +2,7 @@
 /* Runs whole steps of a schedule on a backend. */
 #include "tests/support/run_steps.h"
 
+#include "executor/batch.h"
 #include "executor/state.h"
 #include "executor/team_walk.h"
 #include "executor/transports.h"
@@ -197,8 +198,13 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     *steps = (struct tdm_steps){.steps = tdm_steps_update(schedule) ? TDM_STEPS_MOST : 1,
                                 .count = data->count};
     steps->values = calloc((size_t)TDM_STEPS_MOST * TDM_LEFTS * data->count, sizeof(float));
-    if (steps->values == NULL)
+    uint64_t *used_rows =
+        calloc(tdm_token_set_words(schedule->model->vocabulary), sizeof(*used_rows));
+    if (steps->values == NULL || used_rows == NULL) {
+        free(used_rows);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what steps leave");
+    }
+    tdm_token_set(data->inputs, data->tokens, schedule->model->vocabulary, used_rows);
     enum tdm_status status = tdm_program_lower(schedule, &program, err);
     if (status == TDM_OK)
         status = tdm_program_validate(program, no_limit, err);
@@ -229,6 +235,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                                 .learning_rate = tdm_learning_rate(&schedule->optimizer, i + 1),
                                 .seed = seed,
                                 .sequences = data->sequences,
+                                .used_rows = data->hides_rows ? NULL : used_rows,
                                 .trained_tokens = trained_tokens(data)};
         status = tdm_team_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
@@ -244,6 +251,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     tdm_team_walk_free(walk);
     tdm_arenas_release(arenas, taken);
     tdm_program_free(program);
+    free(used_rows);
     return status;
 }
 

@@ -12,6 +12,7 @@ struct tdm_step_data {
     size_t count;                  /* elements of all units */
     int32_t *inputs, *targets;     /* [tokens]; -1 where a document ends inside its sequence */
     uint64_t tokens;
+    bool hides_rows; /* a step is not told which rows of the embedding the inputs use */
     /* The step's sequences, borrowed, if the schedule takes documents from the text; NULL: the
      * schedule has them. */
     const struct tdm_sequence *sequences;
