@@ -149,7 +149,8 @@ static void time_chunk(struct tdm_estimator *e, const struct tdm_program *chunks
 {
     const double seconds = attention_seconds(chunks, layer, chunk, false);
     const double lists = select_seconds(chunks, layer, chunk);
-    double *before = &e->attention_before[kind * ((size_t)e->chunks + 1) + chunk];
+    double *before =
+        &e->attention_before[kind * ((size_t)e->chunks + 1) + chunks->chunks[chunk].place];
     before[1] = before[0] + seconds;
     e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, chunk, true);
     if (e->base->pass == TDM_TRAIN)
@@ -183,12 +184,13 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
         uint32_t layer = first_of_kind(e, kind);
         if (!e->untimed)
             e->moves[kind] = row_moves(chunks, span, layer);
-        for (uint32_t i = 0; i < e->chunks; i++) {
+        for (uint32_t place = 0; place < e->chunks; place++) {
+            const uint32_t i = e->chunk_at[place];
             if (!e->untimed)
                 time_chunk(e, chunks, kind, layer, i);
             e->seen_chunks[kind] += i + 1 - tdm_attend_first(chunks, layer, i);
             double pages = moved_pages(chunks, layer, i);
-            struct gathered *gathered = e->gathered_before + kind * row + i;
+            struct gathered *gathered = e->gathered_before + kind * row + place;
             gathered[1].kv = gathered->kv + (uint64_t)(pages * page);
             gathered[1].sums = gathered->sums + (uint64_t)(pages * sum_page);
         }
@@ -223,7 +225,8 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
     uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
     struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
     e->chunk_list = chunks;
-    if (list == NULL || chunks == NULL) {
+    e->chunk_at = calloc((size_t)e->chunks + 1, sizeof(*e->chunk_at));
+    if (list == NULL || chunks == NULL || e->chunk_at == NULL) {
         free(list);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
     }
@@ -241,11 +244,16 @@ enum tdm_status tdm_estimator_walk_chunks(struct tdm_estimator *e, uint64_t *len
             left -= chunk.tokens;
             chunks[number] = chunk;
             list[number] = class_of(lengths, &e->classes, chunk.tokens);
-            e->tokens_before[number + 1] =
-                e->tokens_before[number] + (double)chunk.tokens / (double)e->longest_tokens;
             chunk.first_token += chunk.tokens;
         }
     }
+    tdm_chunks_place(chunks, e->chunks, base);
+    for (uint32_t i = 0; i < e->chunks; i++)
+        e->chunk_at[chunks[i].place] = i;
+    for (uint32_t place = 0; place < e->chunks; place++)
+        e->tokens_before[place + 1] =
+            e->tokens_before[place] +
+            (double)chunks[e->chunk_at[place]].tokens / (double)e->longest_tokens;
     tdm_ranks_deal(chunks, e->chunks, program.ranks, TDM_DEAL_SNAKE, NULL);
     enum tdm_status status = time_attention(e, &program, err);
     if (status != TDM_OK) {
@@ -269,7 +277,7 @@ enum tdm_status tdm_estimator_count_classes(struct tdm_estimator *e, const uint3
     for (uint32_t c = 0; c < e->classes; c++)
         for (uint32_t i = 0; i < e->chunks; i++)
             e->class_before[c * row + i + 1] =
-                e->class_before[c * row + i] + (class_list[i] == c ? 1 : 0);
+                e->class_before[c * row + i] + (class_list[e->chunk_at[i]] == c ? 1 : 0);
     return TDM_OK;
 }
 

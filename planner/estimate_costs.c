@@ -378,7 +378,7 @@ enum tdm_status tdm_estimator_sum_layers(struct tdm_estimator *e, const uint32_t
         for (uint32_t i = 0; i < e->chunks && e->row_of[layer] == done; i++) {
             struct layer_cost *next = &e->costs_before[e->row_of[layer] * row + i + 1];
             *next = next[-1];
-            add_cost(next, &e->costs[(size_t)layer * e->classes + class_list[i]]);
+            add_cost(next, &e->costs[(size_t)layer * e->classes + class_list[e->chunk_at[i]]]);
             done += i + 1 == e->chunks;
         }
     return TDM_OK;

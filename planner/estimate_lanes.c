@@ -165,8 +165,9 @@ static void find_stored(struct lane_clocks *c, const struct span *span, uint32_t
     const uint8_t held = (uint8_t)(holds ? bits_of(group->held) : 0);
     for (uint32_t i = 0; i < c->n; i++) {
         struct lane_stored *stored = &c->m->stored[(size_t)layer * c->n + i];
-        stored->kept = i >= group->kept_from_chunk ? kept : 0;
-        stored->held = i >= group->held_from_chunk ? held : 0;
+        const uint32_t place = c->e->chunk_list[i].place;
+        stored->kept = place >= group->kept_from_chunk ? kept : 0;
+        stored->held = place >= group->held_from_chunk ? held : 0;
         /* beside a kept attention output only the products of the MLP are held */
         if (HAS(stored->kept, TDM_STORE_ATTENTION))
             stored->held &= (uint8_t)(1u << TDM_STORE_GATE_UP);
@@ -249,18 +250,18 @@ static void find_times(struct lane_clocks *c)
         const double all = before[e->chunks];
         struct layer_cost *cost = m->costs + (size_t)e->row_of[layer] * e->chunks;
         double *attention = m->attention + (size_t)kind * e->chunks;
-        for (uint32_t chunk = 0; chunk < e->chunks; chunk++) {
-            cost[chunk] = cost_of_chunk(cost_before + chunk);
-            attention[chunk] = before[chunk + 1] - before[chunk];
+        for (uint32_t place = 0; place < e->chunks; place++) {
+            cost[e->chunk_at[place]] = cost_of_chunk(cost_before + place);
+            attention[e->chunk_at[place]] = before[place + 1] - before[place];
         }
         m->times[layer] = (struct lane_times){
             .cost = cost,
             .attention = attention,
             .attention_grad = all > 0 ? e->attention_grad_seconds[kind] / all : 0};
     }
-    for (uint32_t chunk = 0; chunk < e->chunks; chunk++) {
-        const double share = e->tokens_before[chunk + 1] - e->tokens_before[chunk];
-        struct lane_chunk *of_chunk = &m->of_chunks[chunk];
+    for (uint32_t place = 0; place < e->chunks; place++) {
+        const double share = e->tokens_before[place + 1] - e->tokens_before[place];
+        struct lane_chunk *of_chunk = &m->of_chunks[e->chunk_at[place]];
         of_chunk->x = copy_of(c, e->x, share);
         of_chunk->kv = copy_of(c, e->kv, share);
         for (int s = 0; s < TDM_STORES; s++)

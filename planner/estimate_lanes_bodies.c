@@ -316,8 +316,8 @@ static void wait_for_sends(struct lane_clocks *c)
 static void run_head(struct lane_clocks *c, const struct lane_body *body)
 {
     double ready = c->unit_ready[c->e->base->model->tied ? 0 : 1];
-    double share = (c->e->tokens_before[body->chunk + 1] - c->e->tokens_before[body->chunk]) /
-                   c->e->tokens_before[c->n];
+    const double *before = c->e->tokens_before + c->e->chunk_list[body->chunk].place;
+    double share = (before[1] - before[0]) / c->e->tokens_before[c->n];
     c->compute = later(c->compute, ready) + c->e->head_seconds * share;
 }
 

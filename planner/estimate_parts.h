@@ -69,7 +69,10 @@ struct tdm_estimator {
     bool untimed;                    /* for bytes alone: all seconds are 0 */
     uint32_t layers, chunks;
     struct tdm_chunk *chunk_list; /* [chunks] */
-    enum tdm_place far;           /* of the machine */
+    /* [chunks]: the chunk at a place of tdm_chunks_place(); in that order are all sums over the
+     * chunks before a chunk, since splits of groups count so */
+    uint32_t *chunk_at;
+    enum tdm_place far; /* of the machine */
 
     /* Chunks are classified by length. The last chunk, which begins every sum of gradients, has its
      * own class. */

@@ -171,6 +171,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->tokens_before);
     free(e->sweeps);
     free(e->kv_ahead);
+    free(e->chunk_at);
     tdm_lanes_free(e->memory);
     free(e->slices);
     free(e->far_updates);

@@ -243,6 +243,8 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     if (status == TDM_OK)
         status = tdm_schedule_set_sequences(schedule, (uint32_t)request->sequences,
                                             request->context, err);
+    schedule->splits_by_position =
+        request->sequences > 1 && request->ranks <= 1 && request->pass == TDM_TRAIN;
     if (status == TDM_OK)
         status = apply_keys(request, schedule, pins, err);
     if (status == TDM_OK)

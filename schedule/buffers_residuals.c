@@ -12,7 +12,8 @@ bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uin
 {
     const struct tdm_layout *layout = program->layout;
     return layout->kept[store][layer] != TDM_NONE &&
-           chunk >= program->schedule->groups[layout->group_of[layer]].kept_from_chunk;
+           program->chunks[chunk].place >=
+               program->schedule->groups[layout->group_of[layer]].kept_from_chunk;
 }
 
 bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
@@ -21,7 +22,8 @@ bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uin
     const struct tdm_layout *layout = program->layout;
     return layout->held[store][layer] != TDM_NONE &&
            !tdm_store_kept(program, tdm_store_type(store)->needed_without, layer, chunk) &&
-           chunk >= program->schedule->groups[layout->group_of[layer]].held_from_chunk;
+           program->chunks[chunk].place >=
+               program->schedule->groups[layout->group_of[layer]].held_from_chunk;
 }
 
 uint32_t tdm_prefetch_depth(const struct tdm_program *program)

@@ -27,8 +27,8 @@ uint32_t tdm_kv_span(const struct tdm_program *program);
 /* Slots of a row with that span. */
 uint32_t tdm_kv_slots(const struct tdm_program *program, uint32_t span);
 
-/* When one rank trains in layer-major order: has the row a slot for every chunk of the step, so that no chunk
- * takes the slot of another one? */
+/* When one rank trains in layer-major order: has the row a slot for every chunk of the step, so
+ * that no chunk takes the slot of another one? */
 bool tdm_kv_row_is_whole(const struct tdm_program *program);
 
 /* Slot of a chunk in such a row after chunk `entered` of the same sequence entered last. `falling`:

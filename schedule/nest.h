@@ -81,8 +81,8 @@ bool tdm_nest_defers(const struct tdm_schedule *schedule);
 /* Are K and V of a layer made ahead: each chunk's between the bodies of the layer above, once that
  * has gone backward for the chunk and leaves its slot of the row that they share? Then the inputs
  * that they are made of come from the host beside that layer's computing; after it nothing would be
- * computed meanwhile. Only with a slot for such an input (tdm_rings). `whole_row`: layer-major order
- * on one rank, and the row has a slot for every chunk of the step. */
+ * computed meanwhile. Only with a slot for such an input (tdm_rings). `whole_row`: layer-major
+ * order on one rank, and the row has a slot for every chunk of the step. */
 bool tdm_nest_kv_ahead(const struct tdm_schedule *schedule, bool whole_row, uint32_t layer);
 
 /* The same for all layers: fills ahead[layers], unless it is NULL. Returns whether there is one. */

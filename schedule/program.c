@@ -127,6 +127,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         for (uint32_t chunk = first; chunk < program->chunk_count; chunk++)
             program->chunks[chunk].last_chunk = program->chunk_count - 1;
     }
+    tdm_chunks_place(program->chunks, count, schedule);
     return deal(program, err);
 }
 

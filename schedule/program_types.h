@@ -31,6 +31,7 @@ struct tdm_chunk {
     uint32_t last_chunk;  /* of its sequence */
     uint64_t first_token; /* inside its sequence */
     uint64_t tokens;
+    uint32_t place;    /* its number where splits of groups count chunks */
     uint64_t row;      /* number of its first token over all sequences of the step */
     uint32_t rank;     /* rank that works on it: ranks.h */
     uint32_t round;    /* round of the step in which that rank does */

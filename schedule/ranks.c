@@ -215,9 +215,22 @@ uint32_t tdm_rank_chunks_least(const struct tdm_program *program)
     return least;
 }
 
+void tdm_chunks_place(struct tdm_chunk *chunks, uint64_t count, const struct tdm_schedule *schedule)
+{
+    const bool by_position = schedule->splits_by_position && schedule->ranks == 1;
+    for (uint32_t i = 0; i < count; i++)
+        chunks[i].place = i;
+    for (uint32_t place = 0, position = 0; by_position && place < count; position++)
+        for (uint32_t i = 0; i < count; i = chunks[i].last_chunk + 1)
+            if (chunks[i].last_chunk - i >= position)
+                chunks[i + position].place = place++;
+}
+
 uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first)
 {
     const struct tdm_chunk *of = &program->chunks[chunk];
+    if (program->ranks == 1)
+        return of->place - first;
     const uint32_t begin = program->chunks[first].round_first;
     uint32_t own = tdm_round_of(program, begin, of->rank);
     if (own == TDM_NONE) /* it has none in this round */

@@ -94,8 +94,12 @@ uint32_t tdm_rank_next(const struct tdm_program *program, uint32_t chunk);
 uint32_t tdm_rank_chunks(const struct tdm_program *program, uint32_t first, uint32_t end);
 uint32_t tdm_rank_chunks_least(const struct tdm_program *program);
 
-/* The number of the chunks among [first, chunk) that the rank of `chunk` has: its slot in a buffer
- * for the rank's chunks from `first` on. */
+/* Sets the place of all chunks [count] of a step, whose sequences are set. */
+void tdm_chunks_place(struct tdm_chunk *chunks, uint64_t count,
+                      const struct tdm_schedule *schedule);
+
+/* The number of the chunks with places among [first, place of `chunk`) that the rank of `chunk`
+ * has: its slot in a buffer for the rank's chunks from place `first` on. */
 uint32_t tdm_rank_slot(const struct tdm_program *program, uint32_t chunk, uint32_t first);
 
 /* What a tag says of a sum to which only the chunks of program->rank have added (tdm_tag.share). */

@@ -86,8 +86,9 @@ struct tdm_group {
     uint32_t layers;
     /* of the stored input; the input of the first group is the tokens */
     enum tdm_place input_place;
-    enum tdm_set kept;        /* stored by the forward for the whole step */
-    uint32_t kept_from_chunk; /* checkpoint split; chunks before it keep the input only */
+    enum tdm_set kept; /* stored by the forward for the whole step */
+    /* checkpoint split; chunks before it keep the input only (see splits_by_position) */
+    uint32_t kept_from_chunk;
     enum tdm_place kept_place;
     /* rebuilt when the group runs forward again, stored while the group is processed */
     enum tdm_set held;
@@ -200,6 +201,9 @@ struct tdm_schedule {
     struct tdm_sequence *sequences; /* [sequence_count] */
     /* the text of a run determines where documents begin; here each sequence is one document */
     bool documents_of_text;
+    /* splits of groups count chunks by their position in their sequence: the first chunks of all
+     * sequences, then the second ones. Else in the order in which the forward computes them. */
+    bool splits_by_position;
 
     enum tdm_purpose pass;
     enum tdm_order order;

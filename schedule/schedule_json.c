@@ -164,6 +164,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         tdm_json_set(&root, "head_ranks", count_json(schedule->head_ranks));
     if (schedule->documents_of_text)
         tdm_json_set(&root, "documents", json_string("file"));
+    if (schedule->splits_by_position)
+        tdm_json_set(&root, "splits", json_string("position"));
     if (root == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     *out = root;
@@ -497,6 +499,12 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
             tdm_json_fail(reader, "documents", "is \"%s\"; expected file, or no such key",
                           documents);
     }
+    if (tdm_json_has(reader, "splits")) {
+        const char *splits = tdm_json_string(reader, "splits");
+        schedule->splits_by_position = true;
+        if (splits != NULL && strcmp(splits, "position") != 0)
+            tdm_json_fail(reader, "splits", "is \"%s\"; expected position, or no such key", splits);
+    }
     schedule->memory_bytes = tdm_json_count(reader, "memory_bytes", 0, INT64_MAX);
     schedule->host_memory_bytes = tdm_json_count(reader, "host_memory_bytes", 0, INT64_MAX);
     if (tdm_json_has(reader, "snapshot_bytes"))
@@ -571,6 +579,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "head_ranks",
                                        "sequences",
                                        "documents",
+                                       "splits",
                                        "order",
                                        "chunk_tokens",
                                        "page_tokens",

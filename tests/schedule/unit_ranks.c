@@ -460,6 +460,34 @@ static uint32_t find(const struct tdm_chunk *chunks, uint32_t from, uint32_t end
     return none;
 }
 
+/* By position the first chunks of all sequences come first, then the second ones; with several
+ * ranks chunks stay as they are numbered. */
+static void test_places(void **state)
+{
+    (void)state;
+    struct tdm_chunk chunks[CHUNKS_MOST];
+    uint32_t at[CHUNKS_MOST];
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        const struct tdm_schedule schedule = {.ranks = ranks, .splits_by_position = true};
+        const uint32_t count = make_chunks((const uint32_t[]){4, 1, 5, 2, 0}, chunks);
+        tdm_chunks_place(chunks, count, &schedule);
+        memset(at, 0xff, sizeof(at));
+        for (uint32_t i = 0; i < count; i++) {
+            assert_true(chunks[i].place < count && at[chunks[i].place] == UINT32_MAX);
+            at[chunks[i].place] = i;
+            assert_true(ranks == 1 || chunks[i].place == i);
+        }
+        for (uint32_t place = 1; place < count && ranks == 1; place++) {
+            const struct tdm_chunk *before = &chunks[at[place - 1]], *of = &chunks[at[place]];
+            const uint32_t position = at[place] - of->first_chunk;
+            assert_true(at[place - 1] - before->first_chunk + (before->sequence >= of->sequence) ==
+                            position ||
+                        (before->sequence < of->sequence &&
+                         at[place - 1] - before->first_chunk == position));
+        }
+    }
+}
+
 /* What is looked up is what a search from the first chunk to the last finds, in every order. */
 static void test_lookups(void **state)
 {
@@ -471,7 +499,9 @@ static void test_lookups(void **state)
     for (uint32_t of = 0; of < 4 * 8; of++) {
         struct tdm_program program = {.ranks = 1 + of / 4, .chunks = chunks};
         const uint32_t count = make_chunks((const uint32_t[]){9, 1, 16, 3, 0}, chunks);
+        const struct tdm_schedule as_numbered = {.ranks = program.ranks};
         program.chunk_count = count;
+        tdm_chunks_place(chunks, count, &as_numbered);
         tdm_ranks_deal(chunks, count, program.ranks, deals[of % 4], costs);
         for (uint32_t i = 0; i < count; i++) {
             const uint32_t rank = chunks[i].rank;
@@ -501,7 +531,8 @@ int main(void)
         cmocka_unit_test(test_balance),   cmocka_unit_test(test_deals),
         cmocka_unit_test(test_greedy),    cmocka_unit_test(test_walks),
         cmocka_unit_test(test_alike),     cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_laps),      cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_laps),      cmocka_unit_test(test_places),
+        cmocka_unit_test(test_lookups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -280,6 +280,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"gather", NOTHING},
         {"ahead", REMOVED},
         {"ahead", NOTHING},
+        {"splits", REMOVED},
+        {"splits", NOTHING},
         {"on", REMOVED},
         {"on", NOTHING},
         {"ranks", REMOVED},

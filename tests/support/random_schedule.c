@@ -261,6 +261,8 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     /* without a draw of its own: schedules of one rank stay what they were */
     schedule->rings.gradients =
         schedule->ranks > 1 ? 1 + (schedule->rings.weights + schedule->rings.kv) % 2 : 1;
+    schedule->splits_by_position =
+        schedule->ranks == 1 && schedule->sequence_count > 1 && schedule->rings.kv != 2;
     schedule->rings.ahead = (schedule->rings.weights + schedule->rings.optimizer) % 2;
     schedule->sliced_weights = schedule->ranks > 1 && schedule->optimizer.on == TDM_DEVICE &&
                                (schedule->rings.weights + schedule->rings.stashed) % 2 == 0;
@@ -767,6 +769,8 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         schedule->rings.ahead, tdm_optimizer_name(schedule->optimizer.kind),
         tdm_when_name(schedule->optimizer.when),
         tdm_place_name(&schedule->machine->topology, schedule->optimizer.on));
+    if (schedule->splits_by_position)
+        add(&text, ", splits by position");
     if (schedule->optimizer.clip != TDM_CLIP_NONE)
         add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),
             schedule->optimizer.clip_norm);
