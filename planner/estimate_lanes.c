@@ -334,8 +334,9 @@ static bool is_known(const struct tdm_estimator *e, const struct tdm_schedule *s
 {
     const struct tdm_rings *rings = &schedule->rings;
     if (e->memory->most_bodies == 0 || tdm_updates_at_end(e->base) || rings->weights >= SLOTS ||
-        rings->optimizer >= SLOTS || rings->kv >= SLOTS || rings->weights == 0 ||
-        rings->optimizer == 0 || rings->kv == 0 || rings->stashed == 0)
+        rings->optimizer >= SLOTS || rings->host_gradients >= SLOTS || rings->kv >= SLOTS ||
+        rings->weights == 0 || rings->optimizer == 0 || rings->host_gradients == 0 ||
+        rings->kv == 0 || rings->stashed == 0)
         return false;
     for (uint32_t g = 0, first = 0; g < schedule->group_count; g++) {
         const struct tdm_group *group = &schedule->groups[g];

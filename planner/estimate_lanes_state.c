@@ -187,7 +187,7 @@ static void update_on_host(struct lane_clocks *c, uint32_t unit)
     const double bytes = (double)c->e->gradient_bytes[unit];
     double unused = 0, *free_at = &unused, made = c->compute, begun = made, others = 0;
     if (unit < c->layers) {
-        free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.optimizer];
+        free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.host_gradients];
         begun = made = c->m->gradient_made[unit];
     }
     if (unit < c->layers && c->by_layer) {
