@@ -141,8 +141,9 @@ static void find_homes(struct tdm_lanes *m, const struct tdm_estimator *e)
                               tdm_estimator_comes(e, (enum tdm_state)s, unit) &&
                               tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
     m->layers_pass = false;
+    m->master = tdm_is_far(base->optimizer.on) ? CONTENTS - 1 : 0;
     for (uint32_t i = 0; i < CONTENTS; i++) {
-        const bool *far = m->far[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
+        const bool *far = m->far[i == m->master ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
         m->passes[i] = 0;
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
             m->passes[i] += far[unit] ? m->slices[unit] : 0;

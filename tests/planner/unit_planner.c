@@ -288,7 +288,7 @@ static void test_likely_seconds_of_gradients(void **state)
         const double off = off_by(schedule);
         print_message("%u layers updated on the device%s: off by %.2f%%\n", layers_near,
                       i < 6 ? "" : ", with state from the host", 100 * off);
-        assert_true(fabs(off) < 0.006);
+        assert_true(fabs(off) < 0.009);
         tdm_schedule_free(schedule);
     }
 }
