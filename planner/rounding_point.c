@@ -98,15 +98,34 @@ static bool find_estimate(struct tdm_local_search *s, struct tdm_estimate *estim
     *slots = TDM_MOST_HOST_GRADIENTS;
     const struct tdm_memo_key most = tdm_rounded_key(&s->point);
     const bool again = memcmp(&most, &s->with_most, sizeof(most)) == 0;
-    if (again) /* that of the last call */
-        *slots = s->host_gradients;
+    *slots = s->host_gradients > 0 ? s->host_gradients : TDM_MOST_HOST_GRADIENTS;
     bool known = estimate_as_it_is(s, estimate, key);
     while (!again && *slots > 1 && !is_within(s, far, estimate->bytes[far])) {
         *slots /= 2;
         known = estimate_as_it_is(s, estimate, key);
     }
+    /* the last point had few, and this one may have more */
+    while (!again && *slots == s->host_gradients && *slots < TDM_MOST_HOST_GRADIENTS &&
+           is_within(s, far, estimate->bytes[far])) {
+        struct tdm_estimate more;
+        struct tdm_memo_key with_more;
+        *slots *= 2;
+        const bool knows_more = estimate_as_it_is(s, &more, &with_more);
+        if (!is_within(s, far, more.bytes[far])) {
+            *slots /= 2;
+            break;
+        }
+        s->host_gradients = *slots;
+        *estimate = more;
+        *key = with_more;
+        known = knows_more;
+    }
     s->with_most = most;
     s->host_gradients = *slots;
+    if (!known) {
+        s->sized = *key;
+        s->of_sized = *estimate;
+    }
     return known;
 }
 
