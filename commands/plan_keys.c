@@ -103,8 +103,12 @@ static const struct tdm_help_entry keys[] = {
      "slots of the staging rings on the device, 1 to 16; NAME: weights (layers, default 2), "
      "optimizer (layers, default 1), stashed (chunks, default 2), kv (rows of K and V on the "
      "host in chunk-major order, default 2)",
-     "The ring optimizer has layers whose master or moments are on the host, or on the host "
-     "gradients of layers that are updated there; stashed has chunks on their way to the host."},
+     "The ring optimizer has layers whose master or moments are on the host; stashed has chunks on "
+     "their way to the host."},
+    {"rings.host_gradients=N",
+     "with updates on the host: slots there for gradients of layers, 1 to 16 (default: up to 4, "
+     "where host memory allows)",
+     "With one slot a layer's gradient is sent when the host has updated the layer before."},
     {"rings.ahead=N",
      "1: K and V that are made again are made while the layer above goes backward, of inputs that "
      "come from the host; 0: after it",

@@ -42,8 +42,9 @@ struct tdm_pins {
     enum tdm_place input_place, kept_place, held_place;
     enum tdm_set kept_set, held_set; /* set where attention outputs are kept or held; TDM_SET_INPUT:
                                         only the attention output */
-    bool has_home[TDM_STATES], has_rings, has_prefetch, has_exchange;
-    bool has_update_place; /* schedule->optimizer.on */
+    bool has_home[TDM_STATES], has_prefetch, has_exchange;
+    bool has_rings, has_host_gradients; /* rings on the device; rings.host_gradients */
+    bool has_update_place;              /* schedule->optimizer.on */
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;

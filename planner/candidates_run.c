@@ -28,8 +28,9 @@ enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
         if (!pins->has_home[state])
             schedule->homes[state] =
                 (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
-    if (!pins->has_rings)
-        schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
+    const struct tdm_rings given = schedule->rings, usual = TDM_DEFAULT_RINGS;
+    schedule->rings = pins->has_rings ? given : usual;
+    schedule->rings.host_gradients = (pins->has_host_gradients ? &given : &usual)->host_gradients;
     if (tdm_is_far(schedule->optimizer.on) &&
         !tdm_host_homes(schedule, pins, schedule->homes, err)) {
         err->status = TDM_USAGE;

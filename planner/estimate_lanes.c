@@ -143,8 +143,9 @@ static void find_homes(struct tdm_lanes *m, const struct tdm_estimator *e)
                               tdm_estimator_comes(e, (enum tdm_state)s, unit) &&
                               tdm_is_far(tdm_schedule_home(base, (enum tdm_state)s, unit));
     m->layers_pass = false;
+    m->master = tdm_is_far(base->optimizer.on) ? CONTENTS - 1 : 0;
     for (uint32_t i = 0; i < CONTENTS; i++) {
-        const bool *far = m->far[i == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
+        const bool *far = m->far[i == m->master ? TDM_STATE_MASTER : TDM_STATE_MOMENTS];
         m->passes[i] = 0;
         for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
             m->passes[i] += far[unit] ? m->slices[unit] : 0;
@@ -338,8 +339,9 @@ static bool is_known(const struct tdm_estimator *e, const struct tdm_schedule *s
 {
     const struct tdm_rings *rings = &schedule->rings;
     if (e->memory->most_bodies == 0 || tdm_updates_at_end(e->base) || rings->weights >= SLOTS ||
-        rings->optimizer >= SLOTS || rings->kv >= SLOTS || rings->weights == 0 ||
-        rings->optimizer == 0 || rings->kv == 0 || rings->stashed == 0)
+        rings->optimizer >= SLOTS || rings->host_gradients >= SLOTS || rings->kv >= SLOTS ||
+        rings->weights == 0 || rings->optimizer == 0 || rings->host_gradients == 0 ||
+        rings->kv == 0 || rings->stashed == 0)
         return false;
     for (uint32_t g = 0, first = 0; g < schedule->group_count; g++) {
         const struct tdm_group *group = &schedule->groups[g];

@@ -110,6 +110,7 @@ struct tdm_lanes {
     /* of `homes`, if has_homes; the streams too, if has_streams */
     struct tdm_home homes[TDM_STATES];
     bool has_homes, has_streams;
+    uint32_t master;           /* number of the master among contents (tdm_streamed_state()) */
     uint64_t passes[CONTENTS]; /* slices whose state passes through the rings */
     bool layers_pass;          /* some are of layers */
     double gradient_bytes;     /* of all units */
@@ -148,6 +149,9 @@ struct lane_clocks {
     uint32_t update, next_update, next_content, passed, fetched_contents;
     uint32_t state_slots[CONTENTS];
     double state_free[CONTENTS][SLOTS], state_ready[CONTENTS][SLOTS];
+    uint32_t last_update; /* the layer, whose master is still on the device if `keeps`, */
+    bool keeps;
+    double updated;                /* since then */
     bool states_open, layers_pass; /* the rings are there; state of layers passes through them */
     /* weights of embedding [0] and head [1], while they have users */
     uint32_t users[2];

@@ -52,13 +52,14 @@ void tdm_lanes_next_layer(struct lane_clocks *c, uint32_t layer)
 
 static bool content_far(const struct lane_clocks *c, uint32_t content, uint32_t unit)
 {
-    return c->m->far[content == 0 ? TDM_STATE_MASTER : TDM_STATE_MOMENTS][unit];
+    return c->m->far[content == c->m->master ? TDM_STATE_MASTER : TDM_STATE_MOMENTS][unit];
 }
 
 static double content_bytes(const struct lane_clocks *c, uint32_t content, uint32_t unit)
 {
-    return content == 0 ? (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_MASTER, unit)
-                        : (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_MOMENTS, unit) / 2;
+    return content == c->m->master
+               ? (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_MASTER, unit)
+               : (double)tdm_estimator_unit_bytes(c->e, TDM_STATE_MOMENTS, unit) / 2;
 }
 
 bool tdm_lanes_has_far_state(const struct lane_clocks *c, uint32_t unit)
@@ -74,6 +75,24 @@ static bool has_slots(const struct lane_clocks *c, uint32_t unit)
     return true;
 }
 
+/* As layers_between() and send_kept() of lower_stream.c. */
+static uint32_t layers_between(const struct lane_clocks *c)
+{
+    const struct tdm_unit_list *updates = &c->m->streams.updates;
+    return c->update < updates->count && updates->units[c->update] < c->layers
+               ? c->last_update - updates->units[c->update] - 1
+               : 0;
+}
+
+static void send_kept(struct lane_clocks *c)
+{
+    if (!c->keeps)
+        return;
+    c->state_free[c->m->master][(c->update - 1) % c->state_slots[c->m->master]] =
+        copy_to_host(c, c->updated, content_bytes(c, c->m->master, c->last_update));
+    c->keeps = false;
+}
+
 static bool fetch_next_state(struct lane_clocks *c)
 {
     while (c->next_update < c->m->streams.updates.count) {
@@ -84,6 +103,8 @@ static bool fetch_next_state(struct lane_clocks *c)
             uint32_t i = c->next_content;
             if (!content_far(c, i, unit))
                 continue;
+            if (i == c->m->master)
+                send_kept(c);
             uint32_t slot = c->next_update % c->state_slots[i];
             c->state_ready[i][slot] =
                 copy_to_device(c, c->state_free[i][slot],
@@ -118,7 +139,10 @@ void tdm_lanes_fetch_states(struct lane_clocks *c, uint32_t layer)
 {
     const uint32_t bodies = c->by_layer ? c->n : c->n * c->m->spans[layer].group->layers;
     const uint32_t due = ++c->passed * (CONTENTS + 2) / bodies; /* bodies are few */
-    while (c->fetched_contents < due && fetch_next_state(c))
+    if (c->keeps && c->passed > bodies * layers_between(c))
+        send_kept(c);
+    while (c->fetched_contents < due && !(c->keeps && c->next_content == c->m->master) &&
+           fetch_next_state(c))
         c->fetched_contents++;
 }
 
@@ -187,7 +211,7 @@ static void update_on_host(struct lane_clocks *c, uint32_t unit)
     const double bytes = (double)c->e->gradient_bytes[unit];
     double unused = 0, *free_at = &unused, made = c->compute, begun = made, others = 0;
     if (unit < c->layers) {
-        free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.optimizer];
+        free_at = &c->host_free[c->host_gradients++ % c->schedule->rings.host_gradients];
         begun = made = c->m->gradient_made[unit];
     }
     if (unit < c->layers && c->by_layer) {
@@ -227,11 +251,15 @@ static double states_ready(const struct lane_clocks *c, uint32_t unit)
 /* Sends the state of an update home. */
 static void send_states(struct lane_clocks *c, uint32_t unit, double share)
 {
+    const uint32_t number = c->update++;
+    c->last_update = unit;
+    c->updated = c->compute;
+    c->keeps = c->m->master > 0 && c->by_layer && unit < c->layers &&
+               content_far(c, c->m->master, unit) && layers_between(c) > 0;
     for (uint32_t i = 0; i < CONTENTS; i++)
-        if (content_far(c, i, unit))
-            c->state_free[i][c->update % c->state_slots[i]] =
+        if (content_far(c, i, unit) && !(c->keeps && i == c->m->master))
+            c->state_free[i][number % c->state_slots[i]] =
                 copy_to_host(c, c->compute, content_bytes(c, i, unit) * share);
-    c->update++;
     c->passed = c->fetched_contents = 0;
 }
 
@@ -248,6 +276,7 @@ static void update_end_unit(struct lane_clocks *c, uint32_t unit)
         return;
     }
     open_rings(c);
+    send_kept(c);
     const struct tdm_unit_list *updates = &c->m->streams.updates;
     while (c->update < updates->count && updates->units[c->update] == unit) {
         const double share = c->m->shares[c->update];
@@ -273,6 +302,8 @@ void tdm_lanes_update(struct lane_clocks *c, uint32_t unit)
         update_end_unit(c, unit);
         return;
     }
+    if (tdm_lanes_has_far_state(c, unit))
+        send_kept(c);
     while (c->states_open && fetch_next_state(c))
         ;
     visit_layer(c, unit);

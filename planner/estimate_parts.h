@@ -133,9 +133,9 @@ struct tdm_estimator {
     uint64_t head_update, embedding_update;
     /* what updates after the backward fetch besides */
     uint64_t head_fetched, embedding_fetched;
-    /* host bytes for gradients that are used there: of layers (while there are updates), head and
-     * embedding */
-    uint64_t host_ring, host_head, host_embedding;
+    /* host bytes for gradients that are used there: of layers (while there are updates; and one
+     * slot of these), head and embedding */
+    uint64_t host_ring, host_slot, host_head, host_embedding;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, kv, dkv, lists, means, store[TDM_STORES]; /* bytes of a chunk's slot */
     uint64_t set[TDM_SETS]; /* of the stores of a set, without the input */

@@ -181,7 +181,7 @@ static void note_host_updates(struct tdm_estimator *e)
     uint32_t embedding = tdm_model_embedding_unit(base->model);
     uint64_t most = 0, visitors = 0;
     bool stay = tdm_gradients_stay(base);
-    e->host_ring = e->host_head = e->host_embedding = 0;
+    e->host_slot = e->host_ring = e->host_head = e->host_embedding = 0;
     if (!tdm_is_far(base->optimizer.on))
         return;
     for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
@@ -199,7 +199,8 @@ static void note_host_updates(struct tdm_estimator *e)
             e->host_head = bytes;
         }
     }
-    e->host_ring = smaller(base->rings.optimizer, visitors) * most;
+    e->host_slot = most;
+    e->host_ring = smaller(base->rings.host_gradients, visitors) * most;
 }
 
 /* Device bytes for weights and gradient of embedding or head that an update after the backward

@@ -65,6 +65,10 @@
 /* The same for chunks on their way to the host. */
 #define TDM_MOST_STASHED 8u
 
+/* The same for gradients on the host, of layers that are updated there. Two are enough where each
+ * update takes as long as the next gradient's way; more even out groups of layers. */
+#define TDM_MOST_HOST_GRADIENTS 4u
+
 /* The fewest bodies by which fetches run ahead that a search tries, unless their number is pinned.
  */
 #define TDM_LEAST_AHEAD 1u

@@ -152,7 +152,8 @@ static double d2h_seconds(const struct tdm_estimator *e, enum tdm_state state, u
 }
 
 /* What a unit adds to that with its moments at home on the host, and with these and another state:
- * weights of a layer and masters are sent before its moments. */
+ * weights of a layer are sent before its moments, masters too; but where others are updated on the
+ * host, masters are fetched after them. */
 static double taken_by(const struct tdm_relaxation *r, enum tdm_state state, uint32_t unit)
 {
     const struct tdm_estimator *e = r->pricing.e;
@@ -160,6 +161,8 @@ static double taken_by(const struct tdm_relaxation *r, enum tdm_state state, uin
         return 0;
     if (state == TDM_STATE_MOMENTS)
         return taken_seconds(e, tdm_relaxation_sent_bytes(e, state, unit)).all;
+    if (state == TDM_STATE_MASTER && tdm_is_far(e->base->optimizer.on))
+        return h2d_seconds(e, tdm_relaxation_sent_bytes(e, state, unit) / TDM_MIB);
     return state == TDM_STATE_WEIGHTS && unit >= r->layers ? 0 : d2h_seconds(e, state, unit);
 }
 
@@ -190,13 +193,16 @@ double tdm_relaxation_taken_passing(const struct tdm_relaxation *r)
     return !tdm_relaxation_updates_in_backward(e)
                ? 0
                : taken_seconds(e, moments).all +
-                     masters / tdm_machine_link_rate(e->base->machine, TDM_LINK_D2H);
+                     masters / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
 }
 
 double tdm_relaxation_taken_ahead(const struct tdm_relaxation *r)
 {
     const struct tdm_estimator *e = r->pricing.e;
-    return taken_seconds(e, slot_mib_of(r, TDM_STATE_MOMENTS, true) * TDM_MIB).fetch;
+    return taken_seconds(e, slot_mib_of(r, TDM_STATE_MOMENTS, true) * TDM_MIB).fetch +
+           (tdm_is_far(e->base->optimizer.on)
+                ? h2d_seconds(e, slot_mib_of(r, TDM_STATE_MASTER, true))
+                : 0);
 }
 
 double tdm_relaxation_unused_slots(const struct tdm_relaxation *r)

@@ -30,12 +30,6 @@ static uint64_t layer_gradient(const struct tdm_estimator *e, uint32_t layer)
            staying[layer];
 }
 
-/* Bytes on the host of one slot for gradients of layers that are updated there. */
-static uint64_t host_slot(const struct tdm_estimator *e)
-{
-    return e->host_ring / larger(e->base->rings.optimizer, 1);
-}
-
 /* Bytes of each row without states and arcs. */
 static void find_fixed(struct tdm_relaxation *r)
 {
@@ -62,7 +56,7 @@ static void find_fixed(struct tdm_relaxation *r)
         if (by_layer || layer < top)
             far += e->head_stays[e->far];
         if (!tdm_updates_at_end(e->base))
-            far += host_slot(e);
+            far += e->host_slot;
         r->fixed[e->far][layer] = (double)far / TDM_MIB;
     }
     double *device = r->fixed[TDM_DEVICE] + e->layers;
@@ -80,7 +74,7 @@ static void find_fixed(struct tdm_relaxation *r)
     r->fixed[e->far][e->layers + TDM_AT_FORWARD] =
         (double)(e->stateless_bytes[e->far] +
                  e->base->machine->topology.places[e->far].runtime_bytes +
-                 (in_backward ? e->host_head + host_slot(e) : 0)) /
+                 (in_backward ? e->host_head + e->host_slot : 0)) /
         TDM_MIB;
 }
 

@@ -60,6 +60,7 @@ void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_ro
 }
 
 #define SETTING_BITS 4u
+#define RING_BITS 8u
 _Static_assert(TDM_MAX_PLACES <= 1u << SETTING_BITS && TDM_SETS <= 1u << SETTING_BITS,
                "settings of a group are packed into bits");
 
@@ -88,8 +89,9 @@ struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
     }
     /* the other rings are the same in a search */
     key = tdm_memo_mix_pair(key, rounded->rings.weights, rounded->rings.optimizer);
-    key = tdm_memo_mix_pair(key, rounded->rings.stashed,
-                            rounded->prefetch << 1 | rounded->rings.ahead);
+    key =
+        tdm_memo_mix_pair(key, rounded->rings.stashed | rounded->rings.host_gradients << RING_BITS,
+                          rounded->prefetch << 1 | rounded->rings.ahead);
     for (uint32_t g = 0; g < rounded->group_count; g++) {
         const struct tdm_group *group = &rounded->groups[g];
         key = tdm_memo_mix_pair(key, group->layers, group->kept_from_chunk);

@@ -27,8 +27,10 @@ struct tdm_local_search {
     size_t sets;               /* number of the choice of these */
     bool far_kv;               /* K and V that a set needs are at the place where the set is kept */
     struct tdm_memo_key sized; /* the point whose bytes were estimated last, */
-    struct tdm_estimate of_sized; /* and they */
-    tdm_measure measure;          /* NULL: estimates decide */
+    struct tdm_estimate of_sized;  /* and they */
+    struct tdm_memo_key with_most; /* the last point, with the most slots for gradients on the */
+    uint32_t host_gradients;       /* host, and how many of these it has */
+    tdm_measure measure;           /* NULL: estimates decide */
     void *self;
 };
 

@@ -62,12 +62,17 @@ static void set_state(struct tdm_local_search *s)
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
 }
 
-/* Finds the point's estimate: one that is remembered, or that of its bytes alone, which may be that
- * of the last call. False: its seconds are not there. */
-static bool find_estimate(struct tdm_local_search *s, struct tdm_estimate *estimate,
-                          struct tdm_memo_key *key)
+/* Is a number of bytes within a place's limit? */
+static bool is_within(const struct tdm_local_search *s, enum tdm_place place, uint64_t bytes)
 {
-    mend(s);
+    return tdm_size_add(bytes, s->limits->reserve[place]) <= s->limits->bytes[place];
+}
+
+/* The point's estimate: one that is remembered, or that of its bytes alone, which may be that of
+ * the last call. False: its seconds are not there. */
+static bool estimate_as_it_is(struct tdm_local_search *s, struct tdm_estimate *estimate,
+                              struct tdm_memo_key *key)
+{
     *key = tdm_rounded_key(&s->point);
     if (tdm_memo_find(s->space->estimates, *key, estimate))
         return true;
@@ -80,6 +85,50 @@ static bool find_estimate(struct tdm_local_search *s, struct tdm_estimate *estim
     return false;
 }
 
+/* The same with as many slots for gradients on the host as its memory has left: they save waits of
+ * the compute lane, and never cost time. */
+static bool find_estimate(struct tdm_local_search *s, struct tdm_estimate *estimate,
+                          struct tdm_memo_key *key)
+{
+    const enum tdm_place far = tdm_far_place(s->space->schedule);
+    uint32_t *slots = &s->point.rings.host_gradients;
+    mend(s);
+    if (!s->limits->tied || s->space->pins->has_host_gradients)
+        return estimate_as_it_is(s, estimate, key);
+    *slots = TDM_MOST_HOST_GRADIENTS;
+    const struct tdm_memo_key most = tdm_rounded_key(&s->point);
+    const bool again = memcmp(&most, &s->with_most, sizeof(most)) == 0;
+    *slots = s->host_gradients > 0 ? s->host_gradients : TDM_MOST_HOST_GRADIENTS;
+    bool known = estimate_as_it_is(s, estimate, key);
+    while (!again && *slots > 1 && !is_within(s, far, estimate->bytes[far])) {
+        *slots /= 2;
+        known = estimate_as_it_is(s, estimate, key);
+    }
+    /* the last point had few, and this one may have more */
+    while (!again && *slots == s->host_gradients && *slots < TDM_MOST_HOST_GRADIENTS &&
+           is_within(s, far, estimate->bytes[far])) {
+        struct tdm_estimate more;
+        struct tdm_memo_key with_more;
+        *slots *= 2;
+        const bool knows_more = estimate_as_it_is(s, &more, &with_more);
+        if (!is_within(s, far, more.bytes[far])) {
+            *slots /= 2;
+            break;
+        }
+        s->host_gradients = *slots;
+        *estimate = more;
+        *key = with_more;
+        known = knows_more;
+    }
+    s->with_most = most;
+    s->host_gradients = *slots;
+    if (!known) {
+        s->sized = *key;
+        s->of_sized = *estimate;
+    }
+    return known;
+}
+
 bool tdm_rounding_fits(struct tdm_local_search *s)
 {
     struct tdm_estimate estimate;
@@ -89,8 +138,7 @@ bool tdm_rounding_fits(struct tdm_local_search *s)
     tdm_tiles_choose(s->space, s->point.size, 0, &estimate, &tiles);
     s->left -= s->left > 0 ? 1 : 0;
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
-        if (tdm_size_add(estimate.bytes[place], s->limits->reserve[place]) >
-            s->limits->bytes[place])
+        if (!is_within(s, (enum tdm_place)place, estimate.bytes[place]))
             return false;
     return true;
 }

@@ -351,6 +351,8 @@ static const struct key keys[] = {
      .high = TDM_MAX_RING},
     {"rings.optimizer", read_count, FIELD(rings.optimizer), PINNED(has_rings), .low = 1,
      .high = TDM_MAX_RING},
+    {"rings.host_gradients", read_count, FIELD(rings.host_gradients), PINNED(has_host_gradients),
+     .low = 1, .high = TDM_MAX_RING},
     {"rings.stashed", read_count, FIELD(rings.stashed), PINNED(has_rings), .low = 1,
      .high = TDM_MAX_RING},
     {"rings.kv", read_count, FIELD(rings.kv), PINNED(has_rings), .low = 1, .high = TDM_MAX_RING},

@@ -3,6 +3,7 @@
 #include "planner/team_search.h"
 
 #include "base/size.h"
+#include "planner/places.h"
 #include "planner/team_choices.h"
 #include "planner/team_least.h"
 #include "schedule/program.h"
@@ -216,6 +217,14 @@ static void divide_chunks(struct tdm_schedule *schedule, uint32_t joined)
     }
 }
 
+/* The plan for one rank has the slots of all ranks that share the host's memory. */
+static void share_host_gradients(struct tdm_schedule *schedule)
+{
+    uint32_t *slots = &schedule->rings.host_gradients;
+    *slots /= tdm_schedule_sharers(schedule, tdm_far_place(schedule));
+    *slots += *slots == 0;
+}
+
 /* Plans with some memory for one rank, and tries the result with all. Keeps it if it fits and is
  * the fastest. */
 static enum tdm_status try(struct team *team, struct memory memory, enum answer *answer,
@@ -253,6 +262,8 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         tried.pins.chunk_tokens = team->chunk_tokens;
     schedule->ranks = team->request->ranks;
     schedule->ranks_per_node = team->request->ranks_per_node;
+    if (!tried.pins.has_host_gradients)
+        share_host_gradients(schedule);
     schedule->memory_bytes = team->most.device_bytes;
     schedule->host_memory_bytes = team->most.host_bytes;
     tdm_team_set_exchange(schedule, schedule->exchange, schedule->head_ranks);

@@ -337,7 +337,7 @@ void tdm_declare_host_updates(struct tdm_builder *b)
     const struct tdm_model *model = b->model;
     enum tdm_content content = TDM_UNIT_GRADIENT;
     enum tdm_place place = b->schedule->optimizer.on;
-    uint32_t slots = b->schedule->rings.optimizer, visitors = 0, units = 0;
+    uint32_t slots = b->schedule->rings.host_gradients, visitors = 0, units = 0;
     uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
     for (uint32_t unit = 0; unit < model->unit_count; unit++) {
         units += tdm_updates_on_host(b->schedule, unit);

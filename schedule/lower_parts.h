@@ -48,6 +48,7 @@ struct tdm_state_ring {
     uint32_t update, next;    /* next update to run; first one not completely fetched */
     uint32_t content;         /* next content of update `next` to fetch */
     uint32_t bodies, fetched; /* counts since the last update: bodies, contents fetched */
+    uint32_t kept; /* layer whose updated master is still to be sent home; TDM_NONE: none */
 };
 
 struct tdm_lowering {

@@ -192,8 +192,8 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
 static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t number)
 {
     for (size_t i = 0; i < TDM_STREAMED_STATES; i++) {
-        uint32_t ring = staged(l, tdm_streamed_states[i], TDM_ROW_LAYERS);
-        if (tdm_passes_ring(l->program, tdm_streamed_states[i], unit) &&
+        uint32_t ring = staged(l, tdm_streamed_state(l->schedule, i), TDM_ROW_LAYERS);
+        if (tdm_passes_ring(l->program, tdm_streamed_state(l->schedule, i), unit) &&
             number >= l->states.update + l->program->buffers[ring].slots)
             return false;
     }
@@ -208,6 +208,42 @@ static bool may_fetch(const struct tdm_lowering *l, const struct tdm_body *body,
            (l->states.layers || tdm_updates_at_end(l->schedule) || body->layer == unit);
 }
 
+/* Layers between one that was updated and update `number`, if that is of a layer. */
+static uint32_t layers_between(const struct tdm_lowering *l, uint32_t layer, uint32_t number)
+{
+    const struct tdm_layout *layout = l->layout;
+    return number < layout->update_count && is_layer(l, layout->updates[number])
+               ? layer - layout->updates[number] - 1
+               : 0;
+}
+
+/* Does a layer's master stay on the device for a while after its update? In layer-major order the
+ * gradients of layers between this one and the next whose state passes are sent to the host, for
+ * which the layers below them wait. A master has the fewest bytes of the state, so its slot is soon
+ * filled after them. */
+static bool keeps_master(const struct tdm_lowering *l, uint32_t unit)
+{
+    return tdm_low_layer_major(l) && l->schedule->optimizer.on != TDM_DEVICE &&
+           !tdm_updates_at_end(l->schedule) && is_layer(l, unit) &&
+           tdm_home_is_far(l->program, TDM_UNIT_MASTER, unit) &&
+           tdm_has_passing_state(l->program, unit) &&
+           layers_between(l, unit, l->states.update + 1) > 0;
+}
+
+/* Sends a master that stayed. */
+static void send_kept(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_state_ring *ring = &l->states;
+    if (ring->kept == TDM_NONE)
+        return;
+    const uint32_t row = staged(l, TDM_UNIT_MASTER, TDM_ROW_LAYERS);
+    tdm_low_copy_unit(l, body,
+                      (struct tdm_ref){row, (ring->update - 1) % l->program->buffers[row].slots},
+                      tdm_home_of(l->program, TDM_UNIT_MASTER, ring->kept),
+                      tdm_low_sum_tag(TDM_UNIT_MASTER, ring->kept, TDM_NONE, 0));
+    ring->kept = TDM_NONE;
+}
+
 /* Fetches the next content for an update. False: there is no free slot, or nothing is left. */
 static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
 {
@@ -220,10 +256,12 @@ static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
         if (!may_fetch(l, body, unit) || (ring->content == 0 && !has_slots(l, unit, ring->next)))
             return false;
         for (; ring->content < TDM_STREAMED_STATES; ring->content++) {
-            enum tdm_content content = tdm_streamed_states[ring->content];
+            enum tdm_content content = tdm_streamed_state(l->schedule, ring->content);
             uint32_t row = staged(l, content, TDM_ROW_LAYERS);
             if (!tdm_passes_ring(l->program, content, unit))
                 continue;
+            if (content == TDM_UNIT_MASTER)
+                send_kept(l, body);
             fetch_state(l, body, content, unit, slice,
                         (struct tdm_ref){row, ring->next % l->program->buffers[row].slots});
             ring->content++;
@@ -242,6 +280,13 @@ static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
         ;
 }
 
+/* Is a master due whose slot has one that stays? */
+static bool waits_for_kept(const struct tdm_lowering *l)
+{
+    return l->states.kept != TDM_NONE &&
+           tdm_streamed_state(l->schedule, l->states.content) == TDM_UNIT_MASTER;
+}
+
 /* A fetch waits until the old contents of its slot are home, and blocks the lane of fetches until
  * then. So contents are fetched one by one, spread over the bodies before the next update; not over
  * those that make K and V alone, which take little time. */
@@ -254,7 +299,10 @@ void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
     if (l->schedule->order == TDM_CHUNK_MAJOR)
         bodies *= l->schedule->groups[body->group].layers;
     uint64_t due = (uint64_t)++ring->bodies * (TDM_STREAMED_STATES + 1) / bodies;
-    while (ring->fetched < due && fetch_next(l, body))
+    if (ring->kept != TDM_NONE &&
+        ring->bodies > bodies * layers_between(l, ring->kept, ring->update))
+        send_kept(l, body);
+    while (ring->fetched < due && !waits_for_kept(l) && fetch_next(l, body))
         ring->fetched++;
 }
 
@@ -274,14 +322,14 @@ static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum 
 static void open_rings(struct tdm_lowering *l)
 {
     for (size_t i = 0; i < TDM_STREAMED_STATES; i++)
-        tdm_low_alloc(l, staged(l, tdm_streamed_states[i], TDM_ROW_LAYERS));
+        tdm_low_alloc(l, staged(l, tdm_streamed_state(l->schedule, i), TDM_ROW_LAYERS));
     l->states.open = true;
 }
 
 static void close_rings(struct tdm_lowering *l)
 {
     for (size_t i = 0; i < TDM_STREAMED_STATES; i++)
-        tdm_low_release(l, staged(l, tdm_streamed_states[i], TDM_ROW_LAYERS));
+        tdm_low_release(l, staged(l, tdm_streamed_state(l->schedule, i), TDM_ROW_LAYERS));
     l->states.open = false;
 }
 
@@ -305,6 +353,8 @@ void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, u
         fetch_tied_gradient(l, body, unit);
     }
     if (tdm_has_passing_state(l->program, unit)) {
+        if (slice == 0)
+            send_kept(l, body);
         if (!l->states.open)
             open_rings(l);
         fetch_states(l, body);
@@ -320,8 +370,12 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
     bool last = slice + 1 == tdm_low_update_slices(l, unit);
     if (last)
         send_home(l, body, TDM_UNIT_WEIGHTS, unit, 0);
-    for (size_t i = 0; i < TDM_STREAMED_STATES && tdm_streamed_states[i] != TDM_UNIT_GRADIENT; i++)
-        send_home(l, body, tdm_streamed_states[i], unit, slice);
+    if (far)
+        l->states.kept = keeps_master(l, unit) ? unit : TDM_NONE;
+    for (size_t i = 0;
+         i < TDM_STREAMED_STATES && tdm_streamed_state(l->schedule, i) != TDM_UNIT_GRADIENT; i++)
+        if (l->states.kept != unit || tdm_streamed_state(l->schedule, i) != TDM_UNIT_MASTER)
+            send_home(l, body, tdm_streamed_state(l->schedule, i), unit, slice);
     if (far) {
         l->states.update++;
         l->states.bodies = l->states.fetched = 0;
@@ -363,6 +417,8 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
     for (uint32_t layer = 0; forward && begin && layer < l->model->layers; layer++)
         l->states.layers |=
             tdm_has_passing_state(l->program, layer) && !tdm_updates_on_host(l->schedule, layer);
+    if (forward && begin)
+        l->states.kept = TDM_NONE;
     if (forward && begin)
         for (uint32_t slot = 0; slot < TDM_MAX_RING; slot++)
             l->ring.layer[slot] = TDM_NONE;

@@ -119,13 +119,14 @@ struct tdm_home {
     enum tdm_place embedding, head;
 };
 
-/* Slots of the staging rings on the device. Rings into which chunks are fetched have prefetch + 1
- * slots. */
+/* Slots of the staging rings, which are on the device but for one. Rings into which chunks are
+ * fetched have prefetch + 1 slots. */
 struct tdm_rings {
-    uint32_t weights; /* for layers whose weights are on the host */
-    /* for layers whose masters or moments are on the host; if they are updated there, slots of
-     * the ring of their gradients on the host */
-    uint32_t optimizer;
+    uint32_t weights;   /* for layers whose weights are on the host */
+    uint32_t optimizer; /* for layers whose masters or moments are on the host */
+    /* on the host: for gradients of layers that are updated there. With several, a gradient is sent
+     * while layers before it are still updated */
+    uint32_t host_gradients;
     uint32_t stashed; /* for chunks of a content on their way to the host */
     /* chunk-major: device rows for K and V, or their gradients, that are on the host */
     uint32_t kv;
@@ -144,9 +145,10 @@ struct tdm_rings {
 #define TDM_MAX_HEAD_RANKS 8u /* that divide the heads, of more ranks */
 #define TDM_MAX_RING 16u
 #define TDM_MAX_GATHER 4096u
-#define TDM_DEFAULT_RINGS                                                               \
-    {                                                                                   \
-        .weights = 2, .optimizer = 1, .stashed = 2, .kv = 2, .ahead = 0, .gradients = 1 \
+#define TDM_DEFAULT_RINGS                                                                     \
+    {                                                                                         \
+        .weights = 2, .optimizer = 1, .host_gradients = 1, .stashed = 2, .kv = 2, .ahead = 0, \
+        .gradients = 1                                                                        \
     }
 
 /* Buffer sizes depend on no other dtypes. */

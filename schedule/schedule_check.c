@@ -152,6 +152,7 @@ static enum tdm_status check_homes(const struct tdm_schedule *schedule, const ch
         uint32_t slots;
     } rings[] = {{"weights", schedule->rings.weights},
                  {"optimizer", schedule->rings.optimizer},
+                 {"host_gradients", schedule->rings.host_gradients},
                  {"stashed", schedule->rings.stashed},
                  {"kv", schedule->rings.kv}};
     for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)

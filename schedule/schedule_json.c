@@ -78,11 +78,14 @@ static json_t *homes_to_json(const struct tdm_schedule *schedule)
     return object;
 }
 
-static json_t *rings_to_json(const struct tdm_rings *rings)
+static json_t *rings_to_json(const struct tdm_schedule *schedule)
 {
+    const struct tdm_rings *rings = &schedule->rings;
     json_t *object = json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)rings->weights,
                                "optimizer", (json_int_t)rings->optimizer, "stashed",
                                (json_int_t)rings->stashed, "kv", (json_int_t)rings->kv);
+    if (schedule->optimizer.on != TDM_DEVICE && rings->host_gradients != rings->optimizer)
+        tdm_json_set(&object, "host_gradients", json_integer((json_int_t)rings->host_gradients));
     if (rings->gather > 0)
         tdm_json_set(&object, "gather", json_integer((json_int_t)rings->gather));
     if (rings->ahead > 0)
@@ -144,7 +147,7 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         count_json(schedule->head_tile_tokens), "head_tile_vocabulary",
         count_json(schedule->head_tile_vocabulary), "prefetch", count_json(schedule->prefetch),
         "groups", groups_to_json(schedule), "homes", homes_to_json(schedule), "rings",
-        rings_to_json(&schedule->rings), "dtypes", dtypes_to_json(&schedule->dtypes), "optimizer",
+        rings_to_json(schedule), "dtypes", dtypes_to_json(&schedule->dtypes), "optimizer",
         optimizer_to_json(schedule));
     if (predicted != NULL)
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
@@ -366,12 +369,14 @@ static enum tdm_status read_homes(const char *file, const json_t *object,
 static enum tdm_status read_rings(const char *file, const json_t *object, struct tdm_rings *rings,
                                   struct tdm_error *err)
 {
-    static const char *const keys[] = {"weights", "optimizer", "stashed",   "kv",
-                                       "gather",  "ahead",     "gradients", NULL};
+    static const char *const keys[] = {"weights", "optimizer", "host_gradients", "stashed", "kv",
+                                       "gather",  "ahead",     "gradients",      NULL};
     struct tdm_json_reader reader = {file, "rings", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     rings->weights = (uint32_t)tdm_json_count(&reader, "weights", 1, TDM_MAX_RING);
     rings->optimizer = (uint32_t)tdm_json_count(&reader, "optimizer", 1, TDM_MAX_RING);
+    rings->host_gradients =
+        (uint32_t)tdm_json_count_or(&reader, "host_gradients", 1, TDM_MAX_RING, rings->optimizer);
     rings->stashed = (uint32_t)tdm_json_count(&reader, "stashed", 1, TDM_MAX_RING);
     rings->kv = (uint32_t)tdm_json_count(&reader, "kv", 1, TDM_MAX_RING);
     rings->gather = (uint32_t)tdm_json_count_or(&reader, "gather", 0, TDM_MAX_GATHER, 0);

@@ -47,8 +47,16 @@ void tdm_streams_free(struct tdm_streams *streams)
 
 /* ---- of a program ---- */
 
-const enum tdm_content tdm_streamed_states[TDM_STREAMED_STATES] = {
-    TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2, TDM_UNIT_GRADIENT};
+enum tdm_content tdm_streamed_state(const struct tdm_schedule *schedule, size_t number)
+{
+    static const enum tdm_content usual[TDM_STREAMED_STATES] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1,
+                                                                TDM_UNIT_MOMENT2,
+                                                                TDM_UNIT_GRADIENT},
+                                  beside_host[TDM_STREAMED_STATES] = {
+                                      TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2, TDM_UNIT_MASTER,
+                                      TDM_UNIT_GRADIENT};
+    return (schedule->optimizer.on != TDM_DEVICE ? beside_host : usual)[number];
+}
 
 bool tdm_passes_ring(const struct tdm_program *program, enum tdm_content content, uint32_t unit)
 {
@@ -60,7 +68,7 @@ bool tdm_passes_ring(const struct tdm_program *program, enum tdm_content content
 bool tdm_has_passing_state(const struct tdm_program *program, uint32_t unit)
 {
     for (size_t i = 0; i < TDM_STREAMED_STATES; i++)
-        if (tdm_passes_ring(program, tdm_streamed_states[i], unit))
+        if (tdm_passes_ring(program, tdm_streamed_state(program->schedule, i), unit))
             return true;
     return false;
 }

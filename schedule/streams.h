@@ -30,9 +30,12 @@ bool tdm_streams_add(struct tdm_streams *streams, const struct tdm_body *body);
 /* Frees the lists. */
 void tdm_streams_free(struct tdm_streams *streams);
 
-/* State that an update needs besides the weights. The gradient, which is last, does not change. */
+/* State that an update needs besides the weights, in the order in which it is fetched and sent:
+ * masters and moments. The gradient, which is last, does not change. Where other units are updated
+ * on the host, masters come after the moments: they have the fewest bytes, and can wait while
+ * gradients are sent (lower_stream.c). */
 #define TDM_STREAMED_STATES 4
-extern const enum tdm_content tdm_streamed_states[TDM_STREAMED_STATES];
+enum tdm_content tdm_streamed_state(const struct tdm_schedule *schedule, size_t number);
 
 /* Does a content of a unit pass through its ring? Weights and gradients of embedding and head have
  * buffers of their own. */

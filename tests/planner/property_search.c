@@ -184,6 +184,7 @@ static void test_exhaustive(void **state)
         struct tdm_pins pins = {.chunk_tokens = schedule->chunk_tokens,
                                 .head_tile_tokens = schedule->head_tile_tokens,
                                 .has_rings = true,
+                                .has_host_gradients = true,
                                 .has_prefetch = true,
                                 .has_home = {true, true, true, true}};
         struct tdm_search search = {0};

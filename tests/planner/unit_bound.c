@@ -318,6 +318,7 @@ static void draw(struct tdm_dice *dice, struct tdm_schedule *schedule)
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.ahead = schedule->rings.weights % 2;
+    schedule->rings.host_gradients = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->order = tdm_dice_chance(dice, 60) ? TDM_LAYER_MAJOR : TDM_CHUNK_MAJOR;
     schedule->chunk_tokens = UINT64_C(1024) << tdm_dice_roll(dice, 1, 3);
     const bool by_layer = schedule->order == TDM_LAYER_MAJOR;

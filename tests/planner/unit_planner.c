@@ -140,6 +140,7 @@ static void draw_homes(struct tdm_dice *dice, struct tdm_schedule *schedule)
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.ahead = schedule->rings.weights % 2;
+    schedule->rings.host_gradients = (uint32_t)tdm_dice_roll(dice, 1, 4);
 }
 
 /* Where computing waits for copies, likely seconds are near those of the simulator. Packing has
@@ -284,10 +285,11 @@ static void test_likely_seconds_of_gradients(void **state)
         for (int state_of = TDM_STATE_MASTER; state_of <= TDM_STATE_MOMENTS && i >= 6; state_of++)
             schedule->homes[state_of].device_layers = 0;
         schedule->rings.optimizer = i < 6 ? schedule->rings.optimizer : slots;
+        schedule->rings.host_gradients = 1 + (uint32_t)(i + i / 6) % 4;
         const double off = off_by(schedule);
         print_message("%u layers updated on the device%s: off by %.2f%%\n", layers_near,
                       i < 6 ? "" : ", with state from the host", 100 * off);
-        assert_true(fabs(off) < 0.006);
+        assert_true(fabs(off) < 0.009);
         tdm_schedule_free(schedule);
     }
 }
@@ -1127,6 +1129,8 @@ static void test_state_passes(void **state)
             assert_int_equal(schedule->optimizer.on, TDM_HOST);
             assert_in_range(homes[TDM_STATE_WEIGHTS].device_layers, 1, schedule->model->layers - 1);
             assert_int_equal(homes[TDM_STATE_MOMENTS].device_layers, 0);
+            /* host memory is ample: more gradients wait there than states on the device */
+            assert_true(schedule->rings.host_gradients > schedule->rings.optimizer);
         }
         tdm_pins_free(&pins);
         tdm_schedule_free(schedule);

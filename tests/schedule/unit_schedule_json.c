@@ -40,6 +40,27 @@ static json_t *random_json(uint64_t seed)
     return root;
 }
 
+/* Files that do not say how many gradients wait on the host meant as many as states pass. */
+static void test_host_gradients(void **state)
+{
+    (void)state;
+    static const int given[] = {0, 5};
+    for (size_t i = 0; i < 2; i++) {
+        json_t *root = random_json(BASE_SEED), *rings = json_object_get(root, "rings");
+        struct tdm_schedule *schedule = NULL;
+        struct tdm_error err;
+        json_object_set_new(rings, "optimizer", json_integer(3));
+        json_object_del(rings, "host_gradients");
+        if (given[i] > 0)
+            json_object_set_new(rings, "host_gradients", json_integer(given[i]));
+        must(tdm_schedule_from_json(FILE_NAME, root, &schedule, &err), &err);
+        assert_int_equal(schedule->rings.optimizer, 3);
+        assert_int_equal(schedule->rings.host_gradients, given[i] > 0 ? given[i] : 3);
+        tdm_schedule_free(schedule);
+        json_decref(root);
+    }
+}
+
 /* A config may have more digits than a schedule's file stores. It is still the same model. */
 static void test_many_digits(void **state)
 {
@@ -282,6 +303,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"ahead", NOTHING},
         {"splits", REMOVED},
         {"splits", NOTHING},
+        {"host_gradients", REMOVED},
+        {"host_gradients", NOTHING},
         {"on", REMOVED},
         {"on", NOTHING},
         {"ranks", REMOVED},
@@ -501,10 +524,10 @@ static void test_damaged_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_many_digits),
-        cmocka_unit_test(test_every_field),    cmocka_unit_test(test_unknown_fields),
-        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_damaged_text),
+        cmocka_unit_test(test_host_gradients), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_many_digits),    cmocka_unit_test(test_every_field),
+        cmocka_unit_test(test_unknown_fields), cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_digest),         cmocka_unit_test(test_damaged_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,6 +244,14 @@ static void random_end_homes(const struct tdm_dice *drawn, struct tdm_schedule *
     schedule->homes[TDM_STATE_MASTER] = schedule->homes[TDM_STATE_MOMENTS] = ends;
 }
 
+/* Slots for gradients of layers that are updated on the host. Separate dice, as above. */
+static uint32_t random_host_gradients(const struct tdm_dice *drawn)
+{
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, drawn->state[0] ^ 0x4057);
+    return (uint32_t)tdm_dice_roll(&dice, 1, 4);
+}
+
 static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, bool device_only)
 {
     for (int state = 0; state < TDM_STATES; state++) {
@@ -256,6 +264,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
         random_end_homes(dice, schedule);
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 3);
+    schedule->rings.host_gradients = random_host_gradients(dice);
     schedule->rings.stashed = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.kv = (uint32_t)tdm_dice_roll(dice, 1, 3);
     /* without a draw of its own: schedules of one rank stay what they were */
@@ -764,9 +773,9 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             schedule->homes[state].device_layers,
             tdm_place_name(&schedule->machine->topology, schedule->homes[state].embedding)[0],
             tdm_place_name(&schedule->machine->topology, schedule->homes[state].head)[0]);
-    add(&text, " rings %u %u %u gather %u ahead %u; %s at %s on %s", schedule->rings.weights,
-        schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather,
-        schedule->rings.ahead, tdm_optimizer_name(schedule->optimizer.kind),
+    add(&text, " rings %u %u %u %u gather %u ahead %u; %s at %s on %s", schedule->rings.weights,
+        schedule->rings.optimizer, schedule->rings.host_gradients, schedule->rings.stashed,
+        schedule->rings.gather, schedule->rings.ahead, tdm_optimizer_name(schedule->optimizer.kind),
         tdm_when_name(schedule->optimizer.when),
         tdm_place_name(&schedule->machine->topology, schedule->optimizer.on));
     if (schedule->splits_by_position)
