@@ -78,8 +78,13 @@ static enum tdm_status check_mode(struct tdm_predict_request *r, struct tdm_erro
 /* What the files of --from say, where the command line says nothing. */
 static enum tdm_status read_files(struct tdm_predict_request *r, struct tdm_error *err)
 {
-    enum tdm_status status = r->from.count == 0 ? TDM_OK : tdm_from_read(&r->from, r->gpus, err);
     const struct tdm_from *from = &r->from;
+    enum tdm_status status = TDM_OK;
+    if (from->count > 0) {
+        tdm_from_take_changes(&r->from, &r->set);
+        status = tdm_from_read(&r->from, r->gpus, err);
+        tdm_from_return_changes(from, &r->set);
+    }
     if (r->model == NULL)
         r->model = from->model;
     if (r->method == NULL)

@@ -41,6 +41,7 @@ static const struct {
     {"checkpointing", LESS},
     {"checkpoint_offload", LESS},
     {"logits", LESS},
+    {"optimizer_in_bwd", LESS},
     {"liger", LESS},
     {"compile", LESS},
     {"float8_recipe", LESS},

@@ -295,4 +295,5 @@ const struct tdm_from_kind tdm_from_torchtitan = {
     .name = "a config of torchtitan",
     .rules = rules,
     .signs = {"parallelism", "activation_checkpoint", "job", "training"},
+    .lists = {"model.converters", "float8.filter_fqns", "quantize.linear.float8.filter_fqns"},
     .settle = settle};
