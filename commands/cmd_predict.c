@@ -647,11 +647,12 @@ static const struct tdm_option options[] = {
      .repeats = true,
      .values = TDM_VALUES_FILES,
      .help =
-         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan or torchtune config, "
-         "TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments; may be repeated",
+         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan, torchtune or LitGPT "
+         "config, TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments, a "
+         "script that launches one; may be repeated",
      .details =
          "The files are JSON, YAML, TOML or options of a command line (.json, .yaml, .toml, "
-         ".args, or by how they begin). Every key is read, ignored, said not to be modelled, "
+         ".args, .sh, or by how they begin). Every key is read, ignored, said not to be modelled, "
          "or refused; --verbose lists what is ignored. What the command line says comes "
          "first, then the files in their order. A file may name the model, the context, the "
          "batch, the GPUs and the nodes too."},
