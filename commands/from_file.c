@@ -141,10 +141,25 @@ static enum tdm_status parse_arguments(const char *file, const char *text, json_
 
 /* ---- shell scripts ---- */
 
+/* A command that launches by itself: files of Python among its options are plugins. NULL: the first
+ * word is none. */
+static const char *own_program(const json_t *words)
+{
+    static const char *const names[] = {"swift", "llamafactory-cli", "trl", "tune", "axolotl"};
+    const char *word = json_string_value(json_array_get(words, 0));
+    const char *slash = strrchr(word, '/');
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(slash != NULL ? slash + 1 : word, names[i]) == 0)
+            return names[i];
+    return NULL;
+}
+
 /* The word after which options are the program's: a file of Python, or the module of -m. Those
  * before it are the launcher's. 0: all are the program's. */
 static size_t program_index(const json_t *words)
 {
+    if (own_program(words) != NULL)
+        return 0;
     for (size_t i = 0; i < json_array_size(words); i++) {
         const char *word = json_string_value(json_array_get(words, i));
         const size_t length = strlen(word);
@@ -189,6 +204,9 @@ static enum tdm_status parse_script(const char *file, const char *text, json_t *
         status = take_options(&w, words, 0, program, launcher);
     if (status == TDM_OK)
         status = take_options(&w, words, program, json_array_size(words), object);
+    if (status == TDM_OK && own_program(words) != NULL &&
+        json_object_set_new(launcher, "program", json_string(own_program(words))) != 0)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     if (status == TDM_OK && (json_object_set(object, "launcher", launcher) != 0 ||
                              json_object_set(object, "env", assigned) != 0))
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);

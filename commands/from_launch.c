@@ -329,20 +329,32 @@ const struct tdm_from_kind tdm_from_accelerate = {
 
 /* ---- the launcher of a script ---- */
 
-/* torchrun's --nproc_per_node may be "gpu" or "auto", which is as --gpus has it. */
+/* torchrun's --nproc_per_node may be "gpu" or "auto", and what a script assigns is not known where
+ * it asks the machine for it: as --gpus and --nodes have it. */
+static enum tdm_status read_if_number(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value, uint64_t *out)
+{
+    const char *text = json_string_value(value);
+    if (text == NULL)
+        return tdm_from_count(r, path, value, out);
+    if (*text == '\0' || text[strspn(text, "0123456789")] != '\0')
+        return tdm_from_note(r, path, "--gpus and --nodes say it");
+    json_t *number = tdm_yaml_scalar(text, strlen(text));
+    enum tdm_status status = tdm_from_count(r, path, number, out);
+    json_decref(number);
+    return status;
+}
+
 static enum tdm_status read_gpus_of_node(const struct tdm_from_reading *r, const char *path,
                                          const json_t *value)
 {
-    json_t *number;
-    const char *text = json_string_value(value);
-    if (text == NULL)
-        return tdm_from_count(r, path, value, &r->from->gpus_of_node);
-    if (*text == '\0' || text[strspn(text, "0123456789")] != '\0')
-        return tdm_from_note(r, path, "--gpus says it");
-    number = tdm_yaml_scalar(text, strlen(text));
-    enum tdm_status status = tdm_from_count(r, path, number, &r->from->gpus_of_node);
-    json_decref(number);
-    return status;
+    return read_if_number(r, path, value, &r->from->gpus_of_node);
+}
+
+static enum tdm_status read_nodes(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    return read_if_number(r, path, value, &r->from->nodes);
 }
 
 static enum tdm_status read_config(const struct tdm_from_reading *r, const char *path,
@@ -375,16 +387,24 @@ static enum tdm_status read_use_fsdp(const struct tdm_from_reading *r, const cha
     return TDM_OK;
 }
 
+static enum tdm_status read_program(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    r->from->is_swift = tdm_from_is(value, "swift");
+    return tdm_from_note(r, path, NO_MEMORY);
+}
+
 /* torchrun, accelerate launch and deepspeed (torch/distributed/run.py, accelerate
  * commands/launch.py, deepspeed launcher/runner.py); what a script assigns, of which ms-swift reads
- * NPROC_PER_NODE and NNODES (swift/cli/main.py). */
+ * NPROC_PER_NODE and NNODES (swift/cli/main.py). "program": commands/from_file.c. */
 static const struct tdm_from_rule launcher_rules[] = {
+    {"launcher.program", READ(read_program)},
     {"launcher.nproc_per_node", READ(read_gpus_of_node)},
     {"launcher.num_gpus", READ(read_gpus_of_node)},
     {"launcher.num_processes", SAYS(GPUS)},
     {"launcher.num_machines", SAYS(NODES)},
     {"launcher.num_nodes", SAYS(NODES)},
-    {"launcher.nnodes", SAYS(NODES)},
+    {"launcher.nnodes", READ(read_nodes)},
     {"launcher.config_file", READ(read_config)},
     {"launcher.mixed_precision", READ(read_precision)},
     {"launcher.use_fsdp", READ(read_use_fsdp)},
@@ -398,6 +418,7 @@ static const struct tdm_from_rule launcher_rules[] = {
     {"env.PYTORCH_CUDA_ALLOC_CONF", READ(read_allocator)},
     {"env.PYTORCH_ALLOC_CONF", READ(read_allocator)},
     {"env.NPROC_PER_NODE", READ(read_gpus_of_node)},
+    {"env.NNODES", READ(read_nodes)},
     {"env.*", IGNORE "the arguments say it"},
     {.key = NULL},
 };

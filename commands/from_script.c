@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The arguments of the training command in a shell script, as words. Of the shell it knows
- * comments, quotes, lines that go on, assignments of words and of arrays, and what stands for them
- * ($NAME,
- * ${NAME}, ${NAME:-word}, "${NAME[@]}"). It runs nothing: what it cannot know, such as $(nproc),
- * stays as it is written. The training command is the one with the most options.
+ * comments, quotes, lines that go on, assignments of words and of arrays, and what stands for them:
+ * $NAME, ${NAME}, ${NAME:-word}, "${NAME[@]}"; and sums of numbers, $((16 / NAME)) and
+ * $(expr 16 / $NAME). It runs nothing: what it cannot know, such as $(nproc), stays as it is
+ * written. The training command is the one with the most options.
  */
 #include "commands/from_file.h"
 
 #include <ctype.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WORD_BYTES 4096u
@@ -100,6 +102,88 @@ static size_t command_length(const char *text)
     return text[0] == '(' ? length : 0;
 }
 
+/* Past blanks, a whole number; false: here is none. */
+static bool read_number(const char **at, long *number)
+{
+    char *end;
+    *at += strspn(*at, " \t");
+    if (!isdigit((unsigned char)**at))
+        return false;
+    *number = strtol(*at, &end, 10);
+    *at = end;
+    return true;
+}
+
+/* Past blanks, one of `signs`; '\0': here is none. */
+static char read_sign(const char **at, const char *signs)
+{
+    *at += strspn(*at, " \t\\");
+    return **at != '\0' && strchr(signs, **at) != NULL ? *(*at)++ : '\0';
+}
+
+/* Products before sums, whole numbers without brackets. False: it is anything else, or divides by
+ * zero, or leaves what a number of a command may be. */
+static bool calculate(const char *text, long *result)
+{
+    long sum = 0, product, next;
+    char add = '+', sign;
+    do {
+        if (!read_number(&text, &product))
+            return false;
+        while ((sign = read_sign(&text, "*/")) != '\0') {
+            if (!read_number(&text, &next) || (sign == '/' && next == 0) || next > INT32_MAX ||
+                product > INT32_MAX)
+                return false;
+            product = sign == '*' ? product * next : product / next;
+        }
+        if (product > INT32_MAX || sum > INT32_MAX || sum < -INT32_MAX)
+            return false;
+        sum += add == '+' ? product : -product;
+    } while ((add = read_sign(&text, "+-")) != '\0');
+    *result = sum;
+    return text[strspn(text, " \t")] == '\0';
+}
+
+/* Puts in what names stand for: N, $N and ${N}. */
+static void put_names(const struct script *s, char sum[WORD_BYTES], const char *text, size_t length)
+{
+    const char *end = text + length;
+    char name[NAME_BYTES];
+    while (text < end) {
+        size_t bytes = 0;
+        while (text + bytes < end && is_name(text[bytes]))
+            bytes++;
+        snprintf(name, sizeof(name), "%.*s", (int)bytes, text);
+        const char *value = json_string_value(json_object_get(s->names, name));
+        if (value != NULL)
+            append(sum, value, strlen(value));
+        else if (bytes > 0 || strchr("${}", *text) == NULL)
+            append(sum, text, bytes > 0 ? bytes : 1);
+        text += bytes > 0 ? bytes : 1;
+    }
+}
+
+/* "$((16 / N))" and "$(expr 16 / $N)": adds the number to the word. False:
+ * it is no such sum, and nothing was added. */
+static bool append_sum(const struct script *s, char word[WORD_BYTES], const char *text,
+                       size_t length)
+{
+    static const char of_expr[] = "$(expr ", of_shell[] = "$((";
+    char sum[WORD_BYTES] = "", number[32];
+    long result;
+    const bool of_command = strncmp(text, of_expr, sizeof(of_expr) - 1) == 0;
+    const size_t before = of_command ? sizeof(of_expr) - 1 : sizeof(of_shell) - 1;
+    const size_t behind = of_command ? 1 : 2;
+    if ((!of_command && strncmp(text, of_shell, before) != 0) || length < before + behind)
+        return false;
+    put_names(s, sum, text + before, length - before - behind);
+    if (!calculate(sum, &result))
+        return false;
+    snprintf(number, sizeof(number), "%ld", result);
+    append(word, number, strlen(number));
+    return true;
+}
+
 /* What a name stands for: its blanks divide words, but not inside quotes. An array is its words. */
 static void expand(struct script *s, json_t *list, char word[WORD_BYTES], bool *open, bool quoted)
 {
@@ -107,7 +191,8 @@ static void expand(struct script *s, json_t *list, char word[WORD_BYTES], bool *
     const json_t *value = read_name(s, fallback);
     if (value == NULL) {
         size_t length = 1 + command_length(s->at + 1);
-        append(word, s->at, length);
+        if (!append_sum(s, word, s->at, length))
+            append(word, s->at, length);
         s->at += length - 1;
         *open = true;
         return;

@@ -19,9 +19,9 @@
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
  * TrainingArguments and of adapters too. */
 static const struct tdm_from_kind *const kinds[] = {
-    &tdm_from_axolotl,    &tdm_from_accelerate, &tdm_from_megatron,  &tdm_from_torchtune,
-    &tdm_from_torchtitan, &tdm_from_litgpt,     &tdm_from_deepspeed, &tdm_from_llamafactory,
-    &tdm_from_training,   &tdm_from_adapter};
+    &tdm_from_axolotl,      &tdm_from_accelerate, &tdm_from_megatron, &tdm_from_torchtune,
+    &tdm_from_torchtitan,   &tdm_from_litgpt,     &tdm_from_swift,    &tdm_from_deepspeed,
+    &tdm_from_llamafactory, &tdm_from_training,   &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
@@ -663,7 +663,10 @@ static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
     if (named == NULL)
         return no_memory(r);
     r->kind = find_kind(named);
-    if (r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory) {
+    if (r->from->is_swift)
+        r->kind = &tdm_from_swift;
+    if (r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
+        r->kind == &tdm_from_swift) {
         r->of_program = true;
         json_decref(*root);
         *root = named;
@@ -682,6 +685,7 @@ static enum tdm_status read_launcher(const struct tdm_from_reading *r, json_t *r
     enum tdm_status status = TDM_OK;
     of_launcher.kind = &tdm_from_launcher;
     of_launcher.of_program = false;
+    r->from->is_swift = false;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]) && status == TDM_OK; i++) {
         json_t *section = json_object_get(root, sections[i]), *named;
         if (section == NULL)
@@ -873,6 +877,7 @@ enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_e
             status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     }
     from->sources = json_object();
+    from->asked_gpus = gpus;
     if (from->sources == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     for (size_t i = 0; i < from->count && status == TDM_OK; i++)

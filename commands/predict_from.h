@@ -2,7 +2,8 @@
 /*
  * Settings of `tidemark predict` from the files that people train with: configs of DeepSpeed and
  * accelerate, TrainingArguments of transformers and TRL, peft's adapter_config.json, Axolotl's
- * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's YAML, scripts that launch these.
+ * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's and LitGPT's
+ * YAML, scripts that launch these, ms-swift's among them.
  * Every key is read, ignored with a word, said not to be modelled, or refused.
  */
 #ifndef TDM_COMMANDS_PREDICT_FROM_H
@@ -37,6 +38,7 @@ struct tdm_from {
         bool is_read;          /* one was read */
     } deepspeed, accelerate;
     uint64_t gpus_of_node; /* by a launcher; 0: no file says it */
+    uint64_t asked_gpus;   /* of the command line; 0: it does not say */
     json_t *config;        /* what a file says of its model, as a config.json; owned */
     const char *config_file;
     const char *unnamed;  /* why a file's model is not known; NULL: no file says so */
@@ -44,6 +46,7 @@ struct tdm_from {
     bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
+    bool is_swift; /* a script launches ms-swift */
     bool wide;   /* a trainer's file says no bf16, so that fp32 weights are computed with in fp32 */
     bool fsdp_1; /* a file says FSDP 1, or FSDP of no version, which accelerate takes so */
     const char *widens_by;  /* the file by which accelerate makes fp32 what is trained; or NULL */
