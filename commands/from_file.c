@@ -145,7 +145,8 @@ static enum tdm_status parse_arguments(const char *file, const char *text, json_
  * word is none. */
 static const char *own_program(const json_t *words)
 {
-    static const char *const names[] = {"swift", "llamafactory-cli", "trl", "tune", "axolotl"};
+    static const char *const names[] = {"swift", "megatron", "llamafactory-cli",
+                                        "trl",   "tune",     "axolotl"};
     const char *word = json_string_value(json_array_get(words, 0));
     const char *slash = strrchr(word, '/');
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

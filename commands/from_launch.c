@@ -390,7 +390,7 @@ static enum tdm_status read_use_fsdp(const struct tdm_from_reading *r, const cha
 static enum tdm_status read_program(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
-    r->from->is_swift = tdm_from_is(value, "swift");
+    r->from->program = tdm_from_keep(r, json_string_value(value));
     return tdm_from_note(r, path, NO_MEMORY);
 }
 

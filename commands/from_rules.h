@@ -61,10 +61,13 @@ struct tdm_from_kind {
 
 extern const struct tdm_from_kind tdm_from_deepspeed, tdm_from_accelerate, tdm_from_training,
     tdm_from_adapter, tdm_from_axolotl, tdm_from_llamafactory, tdm_from_megatron,
-    tdm_from_torchtitan, tdm_from_torchtune, tdm_from_litgpt, tdm_from_swift, tdm_from_launcher;
+    tdm_from_torchtitan, tdm_from_torchtune, tdm_from_litgpt, tdm_from_swift,
+    tdm_from_swift_megatron, tdm_from_launcher;
 
 /* TrainingArguments, which LLaMA-Factory's configs have too. */
 extern const struct tdm_from_rule tdm_from_training_rules[];
+/* Megatron-LM's arguments by the names of their keys, which ms-swift has too. */
+extern const struct tdm_from_rule tdm_from_megatron_rules[];
 /* fsdp_config of TrainingArguments, accelerate and Axolotl. */
 extern const struct tdm_from_rule tdm_from_fsdp_rules[];
 

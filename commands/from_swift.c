@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of ms-swift's sft, pt and rlhf beside those of TrainingArguments: swift/arguments,
- * swift/trainers/arguments.py and swift/config of ms-swift 3602360a. */
+/* Options of ms-swift's sft, pt and rlhf beside those of TrainingArguments and of Megatron-LM:
+ * swift/arguments, swift/trainers/arguments.py, swift/megatron/arguments and swift/config of
+ * ms-swift 3602360a. */
 #include "commands/from_rules.h"
 
 #include <stdio.h>
@@ -9,6 +10,27 @@
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 #define OF_PICTURES "the language model alone is predicted"
 #define OF_ANSWERS "evaluation is not predicted"
+
+/* Of samples, templates and names. */
+/* clang-format off */
+#define OF_DATA \
+    {"split_dataset_ratio", IGNORE NO_MEMORY}, \
+    {"val_dataset*", IGNORE NO_MEMORY}, \
+    {"cached_*", IGNORE NO_MEMORY}, \
+    {"load_*", IGNORE NO_MEMORY}, \
+    {"streaming", IGNORE NO_MEMORY}, \
+    {"columns*", IGNORE NO_MEMORY}, \
+    {"system", IGNORE NO_MEMORY}, \
+    {"model_*", IGNORE NO_MEMORY}, \
+    {"template*", IGNORE NO_MEMORY}, \
+    {"agent_template", IGNORE NO_MEMORY}, \
+    {"use_chat_template", IGNORE NO_MEMORY}, \
+    {"enable_thinking", IGNORE NO_MEMORY}, \
+    {"add_non_thinking_prefix", IGNORE NO_MEMORY}, \
+    {"truncation_strategy", IGNORE NO_MEMORY}, \
+    {"use_hf", IGNORE NO_MEMORY}, \
+    {"loss_scale", IGNORE NO_MEMORY}
+/* clang-format on */
 
 static const json_t *said(const struct tdm_from_reading *r, const char *key)
 {
@@ -186,6 +208,65 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     return status;
 }
 
+/* ---- its Megatron-LM ---- */
+
+/* Where nothing is said, swift/megatron/arguments/megatron_args.py. */
+static enum tdm_status settle_megatron(const struct tdm_from_reading *r)
+{
+    static const struct {
+        const char *key, *value;
+    } defaults[] = {{"tensor_model_parallel_size", "1"},    {"context_parallel_size", "1"},
+                    {"recompute_granularity", "selective"}, {"use_distributed_optimizer", "yes"},
+                    {"cross_entropy_loss_fusion", "yes"},   {"attention_backend", "flash"}};
+    enum tdm_status status = TDM_OK;
+    r->from->method = "megatron-cp";
+    for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]) && status == TDM_OK; i++)
+        if (said(r, defaults[i].key) == NULL)
+            status = tdm_from_pair(r, defaults[i].key, defaults[i].value);
+    return status;
+}
+
+static enum tdm_status read_megatron_type(const struct tdm_from_reading *r, const char *path,
+                                          const json_t *value)
+{
+    return tdm_from_is(value, "full")
+               ? TDM_OK
+               : tdm_from_bad(r, path, value, "of Megatron-LM full training is known");
+}
+
+static const struct tdm_from_rule megatron_rules[] = {
+    {"model", SAYS(MODEL)},
+    {"max_length", SAYS(CONTEXT)},
+    {"tuner_type", READ(read_megatron_type)},
+    {"train_type", READ(read_megatron_type)},
+    {"rlhf_type", REFUSE "supervised training is known"},
+    {"task_type", LACK "the loss of all tokens is predicted"},
+    {"fp8_param_gather", SET "fp8_param_gather"},
+    {"lora_*", IGNORE NO_MEMORY},
+    {"target_modules", IGNORE NO_MEMORY},
+    {"merge_lora", IGNORE "it is for saving"},
+    {"freeze_*", IGNORE OF_PICTURES},
+    {"vit_*", IGNORE OF_PICTURES},
+    {"packing", IGNORE "sequences are assumed to be full"},
+    {"padding_free", IGNORE "sequences are assumed to be full"},
+    {"mtp_num_layers", REFUSE "heads of later tokens are not known"},
+    {"num_train_epochs", IGNORE NO_MEMORY},
+    {"output_dir", IGNORE NO_MEMORY},
+    {"report_to", IGNORE NO_MEMORY},
+    {"dataset*", IGNORE NO_MEMORY},
+    {"dataloader_*", IGNORE NO_MEMORY},
+    OF_DATA,
+    {"*", TABLE(tdm_from_megatron_rules)},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_swift_megatron = {.name = "ms-swift's options of Megatron-LM",
+                                                      .rules = megatron_rules,
+                                                      .signs = {NULL},
+                                                      .settle = settle_megatron};
+
+/* ---- its trainer ---- */
+
 static const struct tdm_from_rule rules[] = {
     {"model", SAYS(MODEL)},
     {"tuner_type", READ(read_type)},
@@ -225,22 +306,7 @@ static const struct tdm_from_rule rules[] = {
     {"enable_channel_loss", LACK "the loss of transformers is predicted"},
     {"enable_dft_loss", LACK "the loss of transformers is predicted"},
     {"loss_type", LACK "the loss of transformers is predicted"},
-    {"loss_scale", IGNORE NO_MEMORY},
-    {"model_*", IGNORE NO_MEMORY},
-    {"template*", IGNORE NO_MEMORY},
-    {"agent_template", IGNORE NO_MEMORY},
-    {"use_chat_template", IGNORE NO_MEMORY},
-    {"enable_thinking", IGNORE NO_MEMORY},
-    {"add_non_thinking_prefix", IGNORE NO_MEMORY},
-    {"system", IGNORE NO_MEMORY},
-    {"truncation_strategy", IGNORE NO_MEMORY},
-    {"use_hf", IGNORE NO_MEMORY},
-    {"split_dataset_ratio", IGNORE NO_MEMORY},
-    {"val_dataset*", IGNORE NO_MEMORY},
-    {"cached_*", IGNORE NO_MEMORY},
-    {"load_*", IGNORE NO_MEMORY},
-    {"streaming", IGNORE NO_MEMORY},
-    {"columns*", IGNORE NO_MEMORY},
+    OF_DATA,
     {"external_plugins", IGNORE NO_MEMORY},
     {"add_version", IGNORE NO_MEMORY},
     {"create_checkpoint_symlink", IGNORE NO_MEMORY},

@@ -663,10 +663,12 @@ static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
     if (named == NULL)
         return no_memory(r);
     r->kind = find_kind(named);
-    if (r->from->is_swift)
+    if (r->from->program != NULL && strcmp(r->from->program, "swift") == 0)
         r->kind = &tdm_from_swift;
+    if (r->from->program != NULL && strcmp(r->from->program, "megatron") == 0)
+        r->kind = &tdm_from_swift_megatron;
     if (r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
-        r->kind == &tdm_from_swift) {
+        r->kind == &tdm_from_swift || r->kind == &tdm_from_swift_megatron) {
         r->of_program = true;
         json_decref(*root);
         *root = named;
@@ -685,7 +687,7 @@ static enum tdm_status read_launcher(const struct tdm_from_reading *r, json_t *r
     enum tdm_status status = TDM_OK;
     of_launcher.kind = &tdm_from_launcher;
     of_launcher.of_program = false;
-    r->from->is_swift = false;
+    r->from->program = NULL;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]) && status == TDM_OK; i++) {
         json_t *section = json_object_get(root, sections[i]), *named;
         if (section == NULL)

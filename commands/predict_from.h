@@ -46,7 +46,7 @@ struct tdm_from {
     bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
-    bool is_swift; /* a script launches ms-swift */
+    const char *program; /* that a script launches, as "swift"; NULL: none that is known */
     bool wide;   /* a trainer's file says no bf16, so that fp32 weights are computed with in fp32 */
     bool fsdp_1; /* a file says FSDP 1, or FSDP of no version, which accelerate takes so */
     const char *widens_by;  /* the file by which accelerate makes fp32 what is trained; or NULL */
