@@ -78,8 +78,13 @@ static enum tdm_status check_mode(struct tdm_predict_request *r, struct tdm_erro
 /* What the files of --from say, where the command line says nothing. */
 static enum tdm_status read_files(struct tdm_predict_request *r, struct tdm_error *err)
 {
-    enum tdm_status status = r->from.count == 0 ? TDM_OK : tdm_from_read(&r->from, r->gpus, err);
     const struct tdm_from *from = &r->from;
+    enum tdm_status status = TDM_OK;
+    if (from->count > 0) {
+        tdm_from_take_changes(&r->from, &r->set);
+        status = tdm_from_read(&r->from, r->gpus, err);
+        tdm_from_return_changes(from, &r->set);
+    }
     if (r->model == NULL)
         r->model = from->model;
     if (r->method == NULL)
@@ -642,11 +647,12 @@ static const struct tdm_option options[] = {
      .repeats = true,
      .values = TDM_VALUES_FILES,
      .help =
-         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan or torchtune config, "
-         "TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments; may be repeated",
+         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan, torchtune or LitGPT "
+         "config, TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments, a "
+         "script that launches one; may be repeated",
      .details =
          "The files are JSON, YAML, TOML or options of a command line (.json, .yaml, .toml, "
-         ".args, or by how they begin). Every key is read, ignored, said not to be modelled, "
+         ".args, .sh, or by how they begin). Every key is read, ignored, said not to be modelled, "
          "or refused; --verbose lists what is ignored. What the command line says comes "
          "first, then the files in their order. A file may name the model, the context, the "
          "batch, the GPUs and the nodes too."},

@@ -41,6 +41,7 @@ static const struct {
     {"checkpointing", LESS},
     {"checkpoint_offload", LESS},
     {"logits", LESS},
+    {"optimizer_in_bwd", LESS},
     {"liger", LESS},
     {"compile", LESS},
     {"float8_recipe", LESS},
@@ -80,10 +81,17 @@ static enum tdm_status refuse_pair(const struct tdm_from *from, const struct tdm
 /* Does a pair that the method lacks say what the method does anyway? */
 static bool says_no(const char *pair)
 {
-    static const char *const words[] = {
-        "=false", "=no",         "=none",          "=off",
-        "=0",     "trainer=sft", "peft_type=LORA", "gradient_accumulation_steps=1",
-        NULL};
+    static const char *const words[] = {"=false",
+                                        "=no",
+                                        "=none",
+                                        "=off",
+                                        "=0",
+                                        "trainer=sft",
+                                        "peft_type=LORA",
+                                        "gradient_accumulation_steps=1",
+                                        "dp_replicate_size=1",
+                                        "tensor_parallel_degree=1",
+                                        NULL};
     const char *value = strchr(pair, '=');
     for (const char *const *word = words; *word != NULL && value != NULL; word++)
         if (strcmp(**word == '=' ? value : pair, *word) == 0)
@@ -162,19 +170,41 @@ static bool is_vain(const struct tdm_from *from, const struct tdm_method *method
            (strcmp(key->name, "lora") == 0 || strcmp(key->name, "autocast") == 0);
 }
 
+/* Is the version that is said of a library, as "4.48.1", before MAJOR.MINOR? Of none: no. */
+static bool is_before(const struct tdm_from *from, const struct tdm_method *method,
+                      const struct tdm_setting_list *list, const char *library, unsigned major,
+                      unsigned minor)
+{
+    unsigned has_major = 0, has_minor = 0;
+    const char *version = said(from, method, list, library);
+    return version != NULL && sscanf(version, "%u.%u", &has_major, &has_minor) == 2 &&
+           (has_major < major || (has_major == major && has_minor < minor));
+}
+
 /* transformers before 4.52 calls the wrapped layer in its checkpoint, later versions call the
  * checkpoint in the layer (GradientCheckpointingLayer). */
 static bool checkpoints_units(const struct tdm_from *from, const struct tdm_method *method,
                               const struct tdm_setting_list *list)
 {
-    unsigned major = 0, minor = 0;
-    const char *version = said(from, method, list, "transformers");
-    return from->model_checkpoints && version != NULL &&
-           sscanf(version, "%u.%u", &major, &minor) == 2 &&
-           (major < 4 || (major == 4 && minor < 52)) &&
+    return from->model_checkpoints && is_before(from, method, list, "transformers", 4, 52) &&
            says(from, method, list, "fsdp_version", "1") &&
            says(from, method, list, "checkpointing", "on-reentrant") &&
            said(from, method, list, "checkpoint_of") == NULL;
+}
+
+/* The optimizer of a Trainer where nothing is said: torch's AdamW, fused since transformers 4.54
+ * with torch from 2.8 (training_args.py default_optim). NULL: it is said, or DeepSpeedCPUAdam. */
+static const char *default_optimizer(const struct tdm_from *from, const struct tdm_method *method,
+                                     const struct tdm_setting_list *list)
+{
+    const char *offload = said(from, method, list, "offload_optimizer");
+    if (!from->is_trainer || said(from, method, list, "optimizer") != NULL ||
+        (offload != NULL && strcmp(offload, "none") != 0))
+        return NULL;
+    return is_before(from, method, list, "transformers", 4, 54) ||
+                   is_before(from, method, list, "torch", 2, 8)
+               ? "adamw_torch"
+               : "adamw_torch_fused";
 }
 
 /* Pairs that are left out in silence where the method lacks them. */
@@ -187,6 +217,9 @@ static enum tdm_status apply_quiet(struct tdm_from *from, const struct tdm_metho
         if (status != TDM_OK)
             return status;
     }
+    const char *optimizer = default_optimizer(from, method, list);
+    if (optimizer != NULL && tdm_from_quiet_pair(&r, "optim", optimizer) != TDM_OK)
+        return TDM_NO_MEMORY;
     for (size_t i = 0; i < json_array_size(from->quiet); i++) {
         json_t *pair = json_array_get(from->quiet, i);
         const char *value;

@@ -83,13 +83,10 @@ static bool add_value(json_t *object, const char *option, json_t *value)
     return list != NULL && json_object_set_new(object, option, list) == 0;
 }
 
-static enum tdm_status read_argument(struct words *w, json_t *object, char option[WORD_BYTES])
+/* Adds a word to the object: an option, or a value of the option before. */
+static enum tdm_status take_word(const struct words *w, json_t *object, char option[WORD_BYTES],
+                                 char word[WORD_BYTES], bool quoted)
 {
-    char word[WORD_BYTES];
-    bool quoted;
-    enum tdm_status status = next_word(w, word, &quoted);
-    if (status != TDM_OK)
-        return status;
     char *value = word;
     if (!quoted && is_option(word)) {
         value = strchr(word, '=');
@@ -116,6 +113,14 @@ static enum tdm_status read_argument(struct words *w, json_t *object, char optio
                : tdm_fail(w->err, TDM_NO_MEMORY, "%s: no memory to parse it", w->file);
 }
 
+static enum tdm_status read_argument(struct words *w, json_t *object, char option[WORD_BYTES])
+{
+    char word[WORD_BYTES];
+    bool quoted;
+    enum tdm_status status = next_word(w, word, &quoted);
+    return status == TDM_OK ? take_word(w, object, option, word, quoted) : status;
+}
+
 static enum tdm_status parse_arguments(const char *file, const char *text, json_t **root,
                                        struct tdm_error *err)
 {
@@ -131,6 +136,88 @@ static enum tdm_status parse_arguments(const char *file, const char *text, json_
         *root = object;
     else
         json_decref(object);
+    return status;
+}
+
+/* ---- shell scripts ---- */
+
+/* A command that launches by itself: files of Python among its options are plugins. NULL: the first
+ * word is none. */
+static const char *own_program(const json_t *words)
+{
+    static const char *const names[] = {"swift", "megatron", "llamafactory-cli",
+                                        "trl",   "tune",     "axolotl"};
+    const char *word = json_string_value(json_array_get(words, 0));
+    const char *slash = strrchr(word, '/');
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(slash != NULL ? slash + 1 : word, names[i]) == 0)
+            return names[i];
+    return NULL;
+}
+
+/* The word after which options are the program's: a file of Python, or the module of -m. Those
+ * before it are the launcher's. 0: all are the program's. */
+static size_t program_index(const json_t *words)
+{
+    if (own_program(words) != NULL)
+        return 0;
+    for (size_t i = 0; i < json_array_size(words); i++) {
+        const char *word = json_string_value(json_array_get(words, i));
+        const size_t length = strlen(word);
+        if (i > 0 && length > 3 && strcmp(word + length - 3, ".py") == 0)
+            return i;
+        if (strcmp(word, "-m") == 0 || strcmp(word, "--module") == 0)
+            return i + 1;
+    }
+    return 0;
+}
+
+/* Options among words `from` to `to`. Words before the first one are a program and its files. */
+static enum tdm_status take_options(const struct words *w, const json_t *words, size_t from,
+                                    size_t to, json_t *object)
+{
+    char option[WORD_BYTES] = "", word[WORD_BYTES];
+    enum tdm_status status = TDM_OK;
+    for (size_t i = from; i < to && status == TDM_OK; i++) {
+        const char *text = json_string_value(json_array_get(words, i));
+        if (strlen(text) >= sizeof(word))
+            return tdm_fail(w->err, TDM_INPUT, "%s: a word is too long", w->file);
+        memcpy(word, text, strlen(text) + 1);
+        if (option[0] != '\0' || is_option(word))
+            status = take_word(w, object, option, word, false);
+    }
+    return status;
+}
+
+static enum tdm_status parse_script(const char *file, const char *text, json_t **root,
+                                    struct tdm_error *err)
+{
+    const struct words w = {.at = text, .file = file, .line = 1, .err = err};
+    json_t *words = NULL, *assigned = NULL;
+    enum tdm_status status = tdm_from_script(file, text, &words, &assigned, err);
+    if (status != TDM_OK)
+        return status;
+    const size_t program = program_index(words);
+    json_t *object = json_object(), *launcher = json_object();
+    if (object == NULL || launcher == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
+    if (status == TDM_OK)
+        status = take_options(&w, words, 0, program, launcher);
+    if (status == TDM_OK)
+        status = take_options(&w, words, program, json_array_size(words), object);
+    if (status == TDM_OK && own_program(words) != NULL &&
+        json_object_set_new(launcher, "program", json_string(own_program(words))) != 0)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
+    if (status == TDM_OK && (json_object_set(object, "launcher", launcher) != 0 ||
+                             json_object_set(object, "env", assigned) != 0))
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
+    if (status == TDM_OK)
+        *root = object;
+    else
+        json_decref(object);
+    json_decref(launcher);
+    json_decref(words);
+    json_decref(assigned);
     return status;
 }
 
@@ -233,10 +320,7 @@ enum tdm_status tdm_from_load(const char *path, json_t **root, struct tdm_error 
         status = tdm_fail(err, TDM_INPUT, "%s: line %u: is not UTF-8", path,
                           1 + lines_before(text, text + tdm_text_utf8_bytes(text)));
     else if (is_script(path, text))
-        status = tdm_fail(err, TDM_INPUT,
-                          "%s: is a shell script; give the arguments that it passes, as "
-                          "--micro-batch-size 1 --bf16, in a file whose name ends in .args",
-                          path);
+        status = parse_script(path, text, root, err);
     else
         switch (format_of(path, text)) {
         case JSON:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of a DeepSpeed config, and of what `accelerate config` writes. */
+#include "base/yaml.h"
 #include "commands/from_rules.h"
 
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 
 static enum tdm_status settle_deepspeed(const struct tdm_from_reading *r)
 {
-    r->from->has_deepspeed = true;
+    r->from->deepspeed.is_read = true;
     return TDM_OK;
 }
 
@@ -236,7 +237,7 @@ static enum tdm_status read_precision(const struct tdm_from_reading *r, const ch
 static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
 {
     bool sharded = tdm_from_is(json_object_get(r->root, "distributed_type"), "FSDP");
-    r->from->is_training = true;
+    r->from->is_training = r->from->accelerate.is_read = true;
     if (tdm_from_is_off(json_object_get(r->root, "distributed_type")) &&
         json_object_get(r->root, "distributed_type") != NULL)
         r->from->gpus = 1; /* whatever num_processes says */
@@ -325,3 +326,102 @@ const struct tdm_from_kind tdm_from_accelerate = {
     .rules = accelerate_rules,
     .signs = {"distributed_type", "compute_environment", "num_processes"},
     .settle = settle_accelerate};
+
+/* ---- the launcher of a script ---- */
+
+/* torchrun's --nproc_per_node may be "gpu" or "auto", and what a script assigns is not known where
+ * it asks the machine for it: as --gpus and --nodes have it. */
+static enum tdm_status read_if_number(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value, uint64_t *out)
+{
+    const char *text = json_string_value(value);
+    if (text == NULL)
+        return tdm_from_count(r, path, value, out);
+    if (*text == '\0' || text[strspn(text, "0123456789")] != '\0')
+        return tdm_from_note(r, path, "--gpus and --nodes say it");
+    json_t *number = tdm_yaml_scalar(text, strlen(text));
+    enum tdm_status status = tdm_from_count(r, path, number, out);
+    json_decref(number);
+    return status;
+}
+
+static enum tdm_status read_gpus_of_node(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    return read_if_number(r, path, value, &r->from->gpus_of_node);
+}
+
+static enum tdm_status read_nodes(const struct tdm_from_reading *r, const char *path,
+                                  const json_t *value)
+{
+    return read_if_number(r, path, value, &r->from->nodes);
+}
+
+static enum tdm_status read_config(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    if (!json_is_string(value))
+        return tdm_from_bad(r, path, value, "expected the name of an accelerate config");
+    r->from->accelerate.by = r->file;
+    r->from->accelerate.name = tdm_from_keep(r, json_string_value(value));
+    return r->from->accelerate.name != NULL
+               ? TDM_OK
+               : tdm_fail(r->err, TDM_NO_MEMORY, "%s: no memory for its settings", r->file);
+}
+
+static enum tdm_status read_allocator(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    if (strstr(json_string_value(value) != NULL ? json_string_value(value) : "",
+               "expandable_segments:True") != NULL)
+        return tdm_from_pair(r, "allocator_conf", "expandable_segments:True");
+    return tdm_from_lack(r, path, "predicted as the allocator is by default");
+}
+
+static enum tdm_status read_use_fsdp(const struct tdm_from_reading *r, const char *path,
+                                     const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    tdm_from_name_fsdp(r);
+    return TDM_OK;
+}
+
+static enum tdm_status read_program(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    r->from->program = tdm_from_keep(r, json_string_value(value));
+    return tdm_from_note(r, path, NO_MEMORY);
+}
+
+/* torchrun, accelerate launch and deepspeed (torch/distributed/run.py, accelerate
+ * commands/launch.py, deepspeed launcher/runner.py); what a script assigns, of which ms-swift reads
+ * NPROC_PER_NODE and NNODES (swift/cli/main.py). "program": commands/from_file.c. */
+static const struct tdm_from_rule launcher_rules[] = {
+    {"launcher.program", READ(read_program)},
+    {"launcher.nproc_per_node", READ(read_gpus_of_node)},
+    {"launcher.num_gpus", READ(read_gpus_of_node)},
+    {"launcher.num_processes", SAYS(GPUS)},
+    {"launcher.num_machines", SAYS(NODES)},
+    {"launcher.num_nodes", SAYS(NODES)},
+    {"launcher.nnodes", READ(read_nodes)},
+    {"launcher.config_file", READ(read_config)},
+    {"launcher.mixed_precision", READ(read_precision)},
+    {"launcher.use_fsdp", READ(read_use_fsdp)},
+    {"launcher.fsdp_*", TABLE(tdm_from_fsdp_rules)},
+    {"launcher.deepspeed_config_file", READ(tdm_from_read_deepspeed)},
+    {"launcher.zero_stage", READ(tdm_from_read_stage)},
+    {"launcher.offload_optimizer_device", SET "offload_optimizer"},
+    {"launcher.offload_param_device", SET "offload_param"},
+    {"launcher.dynamo_backend", READ(tdm_from_read_compile)},
+    {"launcher.*", IGNORE NO_MEMORY},
+    {"env.PYTORCH_CUDA_ALLOC_CONF", READ(read_allocator)},
+    {"env.PYTORCH_ALLOC_CONF", READ(read_allocator)},
+    {"env.NPROC_PER_NODE", READ(read_gpus_of_node)},
+    {"env.NNODES", READ(read_nodes)},
+    {"env.*", IGNORE "the arguments say it"},
+    {.key = NULL},
+};
+
+const struct tdm_from_kind tdm_from_launcher = {
+    .name = "a launcher", .rules = launcher_rules, .signs = {NULL}};

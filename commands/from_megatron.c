@@ -17,9 +17,18 @@ static const json_t *arguments(const struct tdm_from_reading *r)
     return inside != NULL ? inside : r->root;
 }
 
+/* An option of Megatron-LM, or of ms-swift, by the name of its key: num_layers. */
 static const json_t *argument(const struct tdm_from_reading *r, const char *option)
 {
-    return json_object_get(arguments(r), option);
+    const json_t *value = json_object_get(arguments(r), option);
+    char name[64];
+    if (value != NULL)
+        return value;
+    snprintf(name, sizeof(name), "%s", option + strspn(option, "-"));
+    for (char *at = name; *at != '\0'; at++)
+        if (*at == '-')
+            *at = '_';
+    return json_object_get(arguments(r), name);
 }
 
 static enum tdm_status read_backend(const struct tdm_from_reading *r, const char *path,
@@ -160,7 +169,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     return status;
 }
 
-static const struct tdm_from_rule argument_rules[] = {
+const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"micro_batch_size", SAYS(BATCH)},
     {"seq_length", SAYS(CONTEXT)},
     {"global_batch_size", IGNORE "as many micro-batches as fill the pipeline are predicted"},
@@ -425,14 +434,14 @@ static const struct tdm_from_rule rules[] = {
     {"ENV_VARS.CUBLAS_WORKSPACE_CONFIG", SET "CUBLAS_WORKSPACE_CONFIG"},
     {"ENV_VARS.PYTORCH_CUDA_ALLOC_CONF", SET "PYTORCH_CUDA_ALLOC_CONF"},
     {"ENV_VARS.*", IGNORE NO_MEMORY},
-    {"MODEL_ARGS.*", TABLE(argument_rules)},
+    {"MODEL_ARGS.*", TABLE(tdm_from_megatron_rules)},
     {"TEST_TYPE", IGNORE "of the test"},
     {"METRICS", IGNORE "of the test"},
     {"LAUNCHER", IGNORE "of the test"},
     {"MODE", IGNORE "of the test"},
     {"BEFORE_SCRIPT", IGNORE "of the test"},
     {"AFTER_SCRIPT", IGNORE "of the test"},
-    {"*", TABLE(argument_rules)},
+    {"*", TABLE(tdm_from_megatron_rules)},
     {.key = NULL},
 };
 

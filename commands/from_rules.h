@@ -35,6 +35,7 @@ struct tdm_from_reading {
     const json_t *root;
     const struct tdm_from_kind *kind;
     struct tdm_error *err;
+    bool of_program; /* options of a program, which may have some of its own */
 };
 
 struct tdm_from_rule {
@@ -52,17 +53,21 @@ struct tdm_from_kind {
     const char *name;
     const struct tdm_from_rule *rules;
     const char *signs[8];
-    bool options; /* keys are options: "--num-layers" is num_layers */
+    bool options;         /* keys are options: "--num-layers" is num_layers */
+    const char *lists[4]; /* keys whose value is a list, which --set may give one word for */
     /* Called when all keys were read. NULL: nothing follows from what it does not say. */
     enum tdm_status (*settle)(const struct tdm_from_reading *r);
 };
 
 extern const struct tdm_from_kind tdm_from_deepspeed, tdm_from_accelerate, tdm_from_training,
     tdm_from_adapter, tdm_from_axolotl, tdm_from_llamafactory, tdm_from_megatron,
-    tdm_from_torchtitan, tdm_from_torchtune;
+    tdm_from_torchtitan, tdm_from_torchtune, tdm_from_litgpt, tdm_from_swift,
+    tdm_from_swift_megatron, tdm_from_launcher;
 
 /* TrainingArguments, which LLaMA-Factory's configs have too. */
 extern const struct tdm_from_rule tdm_from_training_rules[];
+/* Megatron-LM's arguments by the names of their keys, which ms-swift has too. */
+extern const struct tdm_from_rule tdm_from_megatron_rules[];
 /* fsdp_config of TrainingArguments, accelerate and Axolotl. */
 extern const struct tdm_from_rule tdm_from_fsdp_rules[];
 

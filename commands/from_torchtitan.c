@@ -213,12 +213,19 @@ static enum tdm_status read_converters(const struct tdm_from_reading *r, const c
                : status;
 }
 
+/* One GPU has no shards, and autocast instead of their policy (distributed/utils.py
+ * maybe_enable_amp). Of several the embedding and the norm with the head are groups
+ * (distributed/parallelize). */
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
-    tdm_from_name_fsdp(r);
+    enum tdm_status status = TDM_OK;
     r->from->is_training = true;
-    /* distributed/parallelize: the embedding and the norm with the head are groups */
-    enum tdm_status status = tdm_from_pair(r, "units", "layers+ends");
+    if (r->from->asked_gpus == 1) {
+        r->from->method = "parallel";
+    } else {
+        tdm_from_name_fsdp(r);
+        status = tdm_from_pair(r, "units", "layers+ends");
+    }
     if (status == TDM_OK && tdm_from_in(r, "training", "dtype") == NULL)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
     if (status == TDM_OK)
@@ -295,4 +302,5 @@ const struct tdm_from_kind tdm_from_torchtitan = {
     .name = "a config of torchtitan",
     .rules = rules,
     .signs = {"parallelism", "activation_checkpoint", "job", "training"},
+    .lists = {"model.converters", "float8.filter_fqns", "quantize.linear.float8.filter_fqns"},
     .settle = settle};

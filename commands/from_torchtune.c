@@ -160,6 +160,8 @@ static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *p
         status = tdm_from_lack(r, path, "predicted as LinearCrossEntropyLoss");
         return status == TDM_OK ? tdm_from_pair(r, "logits", "parts") : status;
     }
+    if (strcmp(name, "CrossEntropyLoss") == 0) /* of logits in fp32, as transformers' is */
+        return tdm_from_lack(r, path, "predicted as transformers' loss");
     if (strcmp(name, "DPOLoss") != 0)
         return tdm_from_bad(r, path, value, OTHER);
     status = tdm_from_lack(r, path, "predicted as TRL's DPO");
@@ -216,7 +218,7 @@ static const struct tdm_from_rule rules[] = {
     {"gradient_accumulation_steps", SAYS(STEPS)},
     {"optimizer._component_", READ(read_optimizer)},
     {"optimizer.*", IGNORE NO_MEMORY},
-    {"optimizer_in_bwd", REFUSE "a step in the backward is not known"},
+    {"optimizer_in_bwd", ON "optimizer_in_bwd=yes"},
     {"loss._component_", READ(read_loss)},
     {"loss.*", IGNORE NO_MEMORY},
     {"kd_loss.*", REFUSE OTHER},

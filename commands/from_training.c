@@ -81,7 +81,8 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
 
 static bool uses_adapters(const struct tdm_from_reading *r)
 {
-    return json_is_true(json_object_get(r->root, "use_peft"));
+    return json_is_true(json_object_get(r->root, "use_peft")) ||
+           json_is_true(json_object_get(r->root, "use_peft_lora"));
 }
 
 /* Keys of adapters are read where there are any: the setting is named by the key itself. */
@@ -260,6 +261,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"per_device_train_batch_size", SAYS(BATCH)},
     {"max_length", SAYS(CONTEXT)},
     {"max_seq_length", SAYS(CONTEXT)},
+    {"model_max_length", SAYS(CONTEXT)}, /* FastChat's, Alpaca's and Qwen's */
     {"gradient_accumulation_steps", SAYS(STEPS)},
     {"gradient_checkpointing", READ(tdm_from_read_checkpoints)},
     {"gradient_checkpointing_kwargs.offload", ON "checkpoint_offload=yes"},
@@ -392,6 +394,20 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"ray_scope", IGNORE NO_MEMORY},
     {"use_legacy_prediction_loop", IGNORE NO_MEMORY},
     {"enable_jit_checkpoint", IGNORE NO_MEMORY},
+    /* peft's examples/sft/train.py */
+    {"max_seq_len", SAYS(CONTEXT)},
+    {"use_flash_attn", ON "attn_implementation=flash_attention_2"},
+    {"use_reentrant", READ(tdm_from_read_reentrant)},
+    {"use_peft_lora", IGNORE "keys of adapters say it"},
+    {"use_4bit_quantization", ON "load_in_4bit=true"},
+    {"use_8bit_quantization", ON "load_in_8bit=true"},
+    {"use_nested_quant", ON "double_quantization=yes"},
+    {"bnb_4bit_compute_dtype", IGNORE "products are in bf16"},
+    {"bnb_4bit_quant_storage_dtype", IGNORE NO_MEMORY},
+    {"use_unsloth", LACK "predicted without Unsloth's kernels"},
+    {"add_special_tokens", IGNORE NO_MEMORY},
+    {"append_concat_token", IGNORE NO_MEMORY},
+    {"splits", IGNORE NO_MEMORY},
     /* the rest of TRL and of recipes that are read with it */
     {"model_revision", IGNORE NO_MEMORY},
     {"trust_remote_code", IGNORE NO_MEMORY},

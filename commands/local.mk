@@ -39,10 +39,10 @@ libcommands_a_SOURCES = \
 	commands/cmd_predict.c commands/cmd_predict_text.c commands/predict_parts.h \
 	commands/predict_from.c commands/predict_from.h \
 	commands/from_axolotl.c commands/from_launch.c commands/from_megatron.c \
-	commands/from_llamafactory.c \
+	commands/from_litgpt.c commands/from_llamafactory.c \
 	commands/from_torchtitan.c commands/from_torchtune.c commands/from_training.c commands/from_rules.h \
 	commands/from_apply.c commands/from_file.c commands/from_file.h \
-	commands/from_shape.c commands/from_shape.h \
+	commands/from_script.c commands/from_swift.c commands/from_shape.c commands/from_shape.h \
 	commands/predict_json.c \
 	commands/predict_serve.c commands/predict_serve_text.c \
 	commands/cmd_report.c commands/report_parts.h \

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/yaml.h"
 #include "commands/from_file.h"
 #include "commands/from_rules.h"
 
@@ -18,8 +19,8 @@
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
  * TrainingArguments and of adapters too. */
 static const struct tdm_from_kind *const kinds[] = {
-    &tdm_from_axolotl,      &tdm_from_accelerate, &tdm_from_megatron,
-    &tdm_from_torchtune,    &tdm_from_torchtitan, &tdm_from_deepspeed,
+    &tdm_from_axolotl,      &tdm_from_accelerate, &tdm_from_megatron, &tdm_from_torchtune,
+    &tdm_from_torchtitan,   &tdm_from_litgpt,     &tdm_from_swift,    &tdm_from_deepspeed,
     &tdm_from_llamafactory, &tdm_from_training,   &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
@@ -227,7 +228,9 @@ enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char 
         r->from->bf16 = tdm_from_is(value, "auto");
         return TDM_OK;
     }
-    return read_switch(r, path, value, &r->from->bf16);
+    enum tdm_status status = read_switch(r, path, value, &r->from->bf16);
+    r->from->wide = status == TDM_OK && !r->from->bf16;
+    return status;
 }
 
 enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char *path,
@@ -248,9 +251,9 @@ enum tdm_status tdm_from_read_deepspeed(const struct tdm_from_reading *r, const 
 {
     if (!json_is_string(value))
         return tdm_from_bad(r, path, value, "give that config as a file of its own to --from");
-    r->from->deepspeed_named_by = r->file;
-    r->from->deepspeed_name = tdm_from_keep(r, json_string_value(value));
-    return r->from->deepspeed_name != NULL ? TDM_OK : no_memory(r);
+    r->from->deepspeed.by = r->file;
+    r->from->deepspeed.name = tdm_from_keep(r, json_string_value(value));
+    return r->from->deepspeed.name != NULL ? TDM_OK : no_memory(r);
 }
 
 enum tdm_status tdm_from_read_dtype(const struct tdm_from_reading *r, const char *path,
@@ -459,6 +462,10 @@ static enum tdm_status read_leaf(const struct tdm_from_reading *r, const char *p
 {
     const struct tdm_from_rule *rule = find_rule(r->kind->rules, path);
     r->from->key = path;
+    if (rule == NULL && r->of_program)
+        return tdm_from_is_off(value)
+                   ? tdm_from_note(r, path, "the program's own, and off")
+                   : tdm_from_lack(r, path, "the program's own, which is not known");
     if (rule == NULL)
         return tdm_from_is_off(value) && is_object_path(r->kind->rules, path)
                    ? tdm_from_note(r, path, "empty")
@@ -506,22 +513,191 @@ static enum tdm_status read_object(const struct tdm_from_reading *r, const char 
     return status;
 }
 
+/* ---- keys that the command line changes ---- */
+
+/* Does a method have the key, and such a value? */
+static bool is_setting(const char *pair)
+{
+    char expected[TDM_OTHER_VALUES];
+    const char *value;
+    size_t k;
+    for (const struct tdm_method *m = tdm_methods(); m->name != NULL; m++)
+        if (tdm_method_read_pair(m, pair, &k, &value) || tdm_method_other_values(m, pair, expected))
+            return true;
+    return false;
+}
+
+void tdm_from_take_changes(struct tdm_from *from, struct tdm_setting_list *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++)
+        if (is_setting(list->pairs[i]))
+            list->pairs[kept++] = list->pairs[i];
+        else
+            from->changes[from->change_count++] = list->pairs[i];
+    list->count = kept;
+}
+
+void tdm_from_return_changes(const struct tdm_from *from, struct tdm_setting_list *list)
+{
+    for (size_t i = 0; i < from->change_count; i++)
+        if (!from->changed[i])
+            list->pairs[list->count++] = from->changes[i];
+}
+
+static bool is_list(const struct tdm_from_kind *kind, const char *path)
+{
+    for (const char *const *name = kind->lists; *name != NULL; name++)
+        if (strcmp(*name, path) == 0)
+            return true;
+    return false;
+}
+
+/* "--training.compile true", "model.lora_rank=16": the key as a path, and its value, of which
+ * commas make a list. NULL: it is no pair. */
+static json_t *read_change(const struct tdm_from_kind *kind, const char *pair,
+                           char path[PATH_BYTES])
+{
+    const bool option = tdm_from_begins(pair, "--");
+    const size_t dashes = option ? 2 : 0, length = strcspn(pair + dashes, option ? "=: " : "=:");
+    const char *text = pair + dashes + length;
+    if (length == 0 || length >= PATH_BYTES || (*text == '\0' && !option))
+        return NULL;
+    snprintf(path, PATH_BYTES, "%.*s", (int)length, pair + dashes);
+    for (char *at = path; *at != '\0'; at++)
+        if (*at == '-')
+            *at = '_';
+    text += *text != '\0';
+    text += strspn(text, " ");
+    if (*text == '\0')
+        return json_true();
+    if (!is_list(kind, path) && (strchr(text, ',') == NULL || text[0] == '['))
+        return tdm_yaml_scalar(text, strlen(text));
+    json_t *list = json_array();
+    for (; *text != '\0'; text += text[0] == ',') {
+        const size_t part = strcspn(text, ",");
+        json_array_append_new(list, tdm_yaml_scalar(text, part));
+        text += part;
+    }
+    return list;
+}
+
+/* Sets the value of a path, and makes the objects that are on the way. */
+static bool set_path(json_t *root, const char *path, json_t *value)
+{
+    char name[PATH_BYTES];
+    const char *dot;
+    for (; (dot = strchr(path, '.')) != NULL; path = dot + 1) {
+        snprintf(name, sizeof(name), "%.*s", (int)(dot - path), path);
+        json_t *inside = json_object_get(root, name);
+        if (inside == NULL && json_object_set_new(root, name, inside = json_object()) != 0)
+            return false;
+        root = inside;
+    }
+    return json_object_set(root, path, value) == 0;
+}
+
+/* Gives the file the values of the command line, for keys that files of its kind have. */
+static void change(const struct tdm_from_reading *r, json_t *root)
+{
+    char path[PATH_BYTES];
+    for (size_t i = 0; i < r->from->change_count && !r->kind->options; i++) {
+        json_t *value = read_change(r->kind, r->from->changes[i], path);
+        if (value != NULL && find_rule(r->kind->rules, path) != NULL && set_path(root, path, value))
+            r->from->changed[i] = true;
+        json_decref(value);
+    }
+}
+
 /* ---- a file ---- */
 
+/* The kind of which the object has a sign; NULL: there is none. */
 static const struct tdm_from_kind *find_kind(const json_t *root)
 {
-    const char *key;
-    json_t *value;
     for (size_t k = 0; k < KINDS; k++)
         for (const char *const *sign = kinds[k]->signs; *sign != NULL; sign++)
             if (json_object_get(root, *sign) != NULL)
                 return kinds[k];
-    json_object_foreach((json_t *)root, key, value)
+    return NULL;
+}
+
+static bool has_options(const json_t *root)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
     {
         if (strncmp(key, "--", 2) == 0)
-            return &tdm_from_megatron;
+            return true;
     }
-    return NULL;
+    return false;
+}
+
+/* Options by the names of their keys: "--output-dir" is output_dir. NULL: no memory. */
+static json_t *name_options(json_t *root)
+{
+    char name[PATH_BYTES];
+    const char *key;
+    json_t *value, *named = json_object();
+    json_object_foreach(root, key, value)
+    {
+        snprintf(name, sizeof(name), "%s", key);
+        option_name(name);
+        if (json_object_set(named, name, value) != 0) {
+            json_decref(named);
+            return NULL;
+        }
+    }
+    return named;
+}
+
+/* Finds what a file is. Arguments are a trainer's, by its signs, or Megatron-LM's: *root becomes
+ * the former by the names of their keys. */
+static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
+{
+    if (!has_options(*root)) {
+        r->kind = find_kind(*root);
+        return TDM_OK;
+    }
+    json_t *named = name_options(*root);
+    if (named == NULL)
+        return no_memory(r);
+    r->kind = find_kind(named);
+    if (r->from->program != NULL && strcmp(r->from->program, "swift") == 0)
+        r->kind = &tdm_from_swift;
+    if (r->from->program != NULL && strcmp(r->from->program, "megatron") == 0)
+        r->kind = &tdm_from_swift_megatron;
+    if (r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
+        r->kind == &tdm_from_swift || r->kind == &tdm_from_swift_megatron) {
+        r->of_program = true;
+        json_decref(*root);
+        *root = named;
+        return TDM_OK;
+    }
+    r->kind = &tdm_from_megatron;
+    json_decref(named);
+    return TDM_OK;
+}
+
+/* Reads what a script says beside its arguments, and takes it from the file. */
+static enum tdm_status read_launcher(const struct tdm_from_reading *r, json_t *root)
+{
+    static const char *const sections[] = {"launcher", "env"};
+    struct tdm_from_reading of_launcher = *r;
+    enum tdm_status status = TDM_OK;
+    of_launcher.kind = &tdm_from_launcher;
+    of_launcher.of_program = false;
+    r->from->program = NULL;
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]) && status == TDM_OK; i++) {
+        json_t *section = json_object_get(root, sections[i]), *named;
+        if (section == NULL)
+            continue;
+        named = i == 0 ? name_options(section) : json_incref(section);
+        status = named == NULL ? no_memory(r) : read_object(&of_launcher, sections[i], named);
+        json_decref(named);
+        json_object_del(root, sections[i]);
+    }
+    return status;
 }
 
 static enum tdm_status read_file(struct tdm_from *from, const char *path, struct tdm_error *err)
@@ -531,14 +707,18 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
     enum tdm_status status = tdm_from_load(path, &root, err);
     if (status != TDM_OK)
         return status;
+    if (has_options(root))
+        status = read_launcher(&r, root);
+    if (status == TDM_OK)
+        status = find_form(&r, &root);
     r.root = root;
-    r.kind = find_kind(root);
-    if (r.kind == NULL) {
+    if (status == TDM_OK && r.kind == NULL) {
         tdm_fail(err, TDM_INPUT, "%s: is none of the files that --from reads", path);
         status = tdm_hint(err, "a DeepSpeed or accelerate config, TrainingArguments, an "
                                "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
-                               "config of torchtitan or torchtune");
-    } else {
+                               "config of torchtitan or torchtune, a script with arguments");
+    } else if (status == TDM_OK) {
+        change(&r, root);
         status = read_object(&r, "", root);
     }
     from->key = NULL;
@@ -548,29 +728,28 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
     return status;
 }
 
-/* The DeepSpeed config that another file names, from the working directory as a trainer takes it,
- * or beside that file. Not found: settle() says so. */
-static enum tdm_status read_named(const struct tdm_from_reading *r)
+/* The config that another file names, from the working directory as a trainer takes it, or beside
+ * that file. Not found: settle() says so. */
+static enum tdm_status read_named(const struct tdm_from_reading *r,
+                                  const struct tdm_from_named *named)
 {
     struct tdm_from *from = r->from;
-    const char *name = from->deepspeed_name, *slash;
-    if (from->deepspeed_named_by == NULL || from->has_deepspeed)
+    const char *slash;
+    if (named->by == NULL || named->is_read)
         return TDM_OK;
-    slash = strrchr(from->deepspeed_named_by, '/');
-    json_t *path = json_string(name);
-    if (!tdm_file_same(name, name) && slash != NULL && name[0] != '/') {
+    slash = strrchr(named->by, '/');
+    json_t *path = json_string(named->name);
+    if (!tdm_file_same(named->name, named->name) && slash != NULL && named->name[0] != '/') {
         json_decref(path);
-        path = json_sprintf("%.*s/%s", (int)(slash - from->deepspeed_named_by),
-                            from->deepspeed_named_by, name);
+        path = json_sprintf("%.*s/%s", (int)(slash - named->by), named->by, named->name);
     }
     if (json_array_append_new(from->words, path) != 0)
         return no_memory(r);
     const char *found = json_string_value(path);
     if (!tdm_file_same(found, found))
         return TDM_OK;
-    const struct tdm_from_reading naming = {
-        .from = from, .file = from->deepspeed_named_by, .err = r->err};
-    enum tdm_status status = tdm_from_note(&naming, found, "read as the DeepSpeed config it names");
+    const struct tdm_from_reading naming = {.from = from, .file = named->by, .err = r->err};
+    enum tdm_status status = tdm_from_note(&naming, found, "read as the config it names");
     return status == TDM_OK ? read_file(from, found, r->err) : status;
 }
 
@@ -632,17 +811,28 @@ static enum tdm_status settle_optimizer(const struct tdm_from_reading *r)
     return TDM_OK;
 }
 
+static enum tdm_status check_named(const struct tdm_from_reading *r,
+                                   const struct tdm_from_named *named, const char *system)
+{
+    if (named->by == NULL || named->is_read)
+        return TDM_OK;
+    tdm_fail(r->err, TDM_INPUT, "%s: names the %s config %.128s", named->by, system, named->name);
+    return tdm_hint(r->err, "give that file to --from too");
+}
+
 /* What follows from all files together. */
 static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
 {
     struct tdm_from *from = r->from;
     enum tdm_status status = TDM_OK;
     char steps[32];
-    if (from->deepspeed_named_by != NULL && !from->has_deepspeed) {
-        tdm_fail(r->err, TDM_INPUT, "%s: names the DeepSpeed config %.128s",
-                 from->deepspeed_named_by, from->deepspeed_name);
-        return tdm_hint(r->err, "give that file to --from too");
-    }
+    status = check_named(r, &from->deepspeed, "DeepSpeed");
+    if (status == TDM_OK)
+        status = check_named(r, &from->accelerate, "accelerate");
+    if (status != TDM_OK)
+        return status;
+    if (from->gpus == 0 && from->gpus_of_node > 0)
+        from->gpus = from->gpus_of_node * (from->nodes > 0 ? from->nodes : 1);
     gpus = gpus > 0 ? gpus : from->gpus;
     if (from->method == NULL && from->is_training && gpus > 1)
         from->method = from->spread != NULL ? from->spread : "ddp";
@@ -663,6 +853,9 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
         status = tdm_from_quiet_pair(r, "autocast", "bf16");
     if (status == TDM_OK && !from->adapters && from->scales)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
+    if (status == TDM_OK && from->wide && !from->bf16 &&
+        has_pair(from->pairs, "weights_dtype=fp32"))
+        status = tdm_from_quiet_pair(r, "autocast", "no");
     if (status == TDM_OK && from->adapters && from->checkpoints && from->is_trainer)
         status = tdm_from_quiet_pair(r, "loss_held", "no");
     if (status == TDM_OK)
@@ -686,13 +879,16 @@ enum tdm_status tdm_from_read(struct tdm_from *from, uint64_t gpus, struct tdm_e
             status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     }
     from->sources = json_object();
+    from->asked_gpus = gpus;
     if (from->sources == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the settings of --from");
     for (size_t i = 0; i < from->count && status == TDM_OK; i++)
         status = read_file(from, from->paths[i], err);
     const struct tdm_from_reading r = {.from = from, .file = from->paths[0], .err = err};
+    if (status == TDM_OK) /* an accelerate config may name one of DeepSpeed */
+        status = read_named(&r, &from->accelerate);
     if (status == TDM_OK)
-        status = read_named(&r);
+        status = read_named(&r, &from->deepspeed);
     return status == TDM_OK ? settle(&r, gpus) : status;
 }
 

@@ -2,8 +2,9 @@
 /*
  * Settings of `tidemark predict` from the files that people train with: configs of DeepSpeed and
  * accelerate, TrainingArguments of transformers and TRL, peft's adapter_config.json, Axolotl's
- * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's YAML. Every key is read, ignored
- * with a word, said not to be modelled, or refused.
+ * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's and LitGPT's
+ * YAML, scripts that launch these, ms-swift's among them.
+ * Every key is read, ignored with a word, said not to be modelled, or refused.
  */
 #ifndef TDM_COMMANDS_PREDICT_FROM_H
 #define TDM_COMMANDS_PREDICT_FROM_H
@@ -29,16 +30,24 @@ struct tdm_from {
     json_t *sources;                      /* object: where a pair is said, as FILE: "KEY"; owned */
     const char *key;                      /* which is being read; NULL: none */
     json_t *words;                        /* array of strings that others borrow; owned */
-    const char *deepspeed_named_by; /* the file whose key names a DeepSpeed config; NULL: none */
-    const char *deepspeed_name;     /* read where it is found, from here or beside the file */
-    bool has_deepspeed;             /* one was read */
-    json_t *config;                 /* what a file says of its model, as a config.json; owned */
+    const char *changes[TDM_METHOD_MOST_KEYS]; /* pairs of --set for keys of the files; borrowed */
+    bool changed[TDM_METHOD_MOST_KEYS];        /* a file has that key */
+    size_t change_count;
+    struct tdm_from_named {    /* a config that another file names */
+        const char *by, *name; /* NULL: none; read where it is found, from here or beside it */
+        bool is_read;          /* one was read */
+    } deepspeed, accelerate;
+    uint64_t gpus_of_node; /* by a launcher; 0: no file says it */
+    uint64_t asked_gpus;   /* of the command line; 0: it does not say */
+    json_t *config;        /* what a file says of its model, as a config.json; owned */
     const char *config_file;
     const char *unnamed;  /* why a file's model is not known; NULL: no file says so */
     bool is_training;     /* a file of a trainer was read, which wraps in DDP on several GPUs */
     bool is_trainer;      /* one of transformers, which drops its loss after the backward */
     const char *offloads; /* the file whose activations go to the host; NULL: none */
     bool checkpoints, reentrant, adapters, bf16;
+    const char *program; /* that a script launches, as "swift"; NULL: none that is known */
+    bool wide;   /* a trainer's file says no bf16, so that fp32 weights are computed with in fp32 */
     bool fsdp_1; /* a file says FSDP 1, or FSDP of no version, which accelerate takes so */
     const char *widens_by;  /* the file by which accelerate makes fp32 what is trained; or NULL */
     bool model_checkpoints; /* gradient_checkpointing: those that the model calls */
@@ -47,6 +56,12 @@ struct tdm_from {
 
 /* Adds the value of one --from. TDM_USAGE: too many. */
 enum tdm_status tdm_from_add(struct tdm_from *from, const char *path, struct tdm_error *err);
+
+/* Takes from the list of --set the pairs that no method reads: they are for keys of the files, as
+ * "--training.compile" of torchtitan and "model.lora_rank=16" of torchtune are. After tdm_from_read
+ * those that no file has go back to the list, for the method to refuse. */
+void tdm_from_take_changes(struct tdm_from *from, struct tdm_setting_list *list);
+void tdm_from_return_changes(const struct tdm_from *from, struct tdm_setting_list *list);
 
 /* Reads all files. `gpus`: of the command line; 0: as the files say. TDM_INPUT names the file and
  * the key that is not known. The caller frees, also after a failure. */

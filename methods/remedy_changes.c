@@ -68,6 +68,8 @@ static const struct row {
      .also_value = "yes"},
     {"use_checkpoint", "on", NULL, .words = "use_checkpoint=True"},
     {"checkpointing", "on", "off", .words = "gradient_checkpointing: true"},
+    {"checkpointing", "on", "on-reentrant",
+     .words = "checkpointing=on (gradient_checkpointing_kwargs: {use_reentrant: false})"},
     {"tiled_mlp_compute", "auto", "0", .words = "tiled_mlp_compute: true"},
     {"tiled_logits", "auto", "0", .words = "tiled_logits=auto (TiledFusedLogitsLoss)"},
     {"checkpoint_every", "1", LARGER, .words = "checkpoint_every=1"},

@@ -33,8 +33,9 @@ static const struct alias {
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
+    {"optimizer", "galore_adamw", "optimizer", "galore"},
     {"bf16", "true", "autocast", "bf16"},
-    {"bf16", "false", "autocast", "weights"},
+    {"bf16", "false", "autocast", "no"},
     {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
     {"clip_grad_norm", NULL, "max_grad_norm", NULL},
     {"gradient_clipping", NULL, "max_grad_norm", NULL}, /* DeepSpeed's config */
@@ -44,8 +45,11 @@ static const struct alias {
     {"optim", NULL, "optimizer", NULL},
     {"torch_compile", "true", "compile", "all"},
     {"torch_compile", "false", "compile", "no"},
+    {"compile", "true", "compile", "all"}, /* torchtune's */
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
+    {"use_liger", "true", "logits", "fused"}, /* of TRL to 0.15, and of Liger's examples */
+    {"use_liger", "false", "logits", "hf"},
     {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
     {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
     {"activation_offloading", "true", "checkpoint_offload", "yes"}, /* TRL's, Axolotl's */
@@ -91,6 +95,12 @@ static const struct alias {
     /* accelerate and torchtitan */
     {"fsdp_offload_params", "true", "offload_policy", "cpu"},
     {"fsdp_offload_params", "false", "offload_policy", "none"},
+    {"offload_params", "true", "offload_policy", "cpu"}, /* fsdp_config's */
+    {"offload_params", "false", "offload_policy", "none"},
+    {"fsdp_cpu_offload", "true", "offload_policy", "cpu"}, /* torchtune's */
+    {"fsdp_cpu_offload", "false", "offload_policy", "none"},
+    {"cpu_offload", "true", "offload_policy", "cpu"}, /* FullyShardedDataParallel's argument */
+    {"cpu_offload", "false", "offload_policy", "none"},
     {"enable_cpu_offload", "true", "offload_policy", "cpu"},
     {"data_parallel_replicate_degree", NULL, "dp_replicate_size", NULL},
     {"recipe_name", NULL, "float8_recipe", NULL}, /* torchao's Float8LinearConfig */
@@ -255,7 +265,7 @@ bool tdm_method_read_also(const struct tdm_method *method, const char *pair, siz
 {
     size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:"), k;
     const char *said;
-    if (!is_word(pair, length, "use_liger_kernel") ||
+    if ((!is_word(pair, length, "use_liger_kernel") && !is_word(pair, length, "use_liger")) ||
         !tdm_method_read_pair(method, pair, &k, &said) || strcmp(said, "fused") != 0)
         return false;
     *number = find_key(method, "liger", strlen("liger"));
@@ -289,7 +299,11 @@ const char *tdm_method_option_meant(const char *pair)
     static const char *const options[][2] = {{"per_device_train_batch_size", "--batch"},
                                              {"train_micro_batch_size_per_gpu", "--batch"},
                                              {"micro_batch_size", "--batch"},
+                                             {"batch_size", "--batch"},
                                              {"max_seq_length", "--context"},
+                                             {"max_seq_len", "--context"},
+                                             {"cutoff_len", "--context"},
+                                             {"model_max_length", "--context"},
                                              {"max_length", "--context"},
                                              {"sequence_len", "--context"},
                                              {"seq_len", "--context"},

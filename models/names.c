@@ -97,6 +97,7 @@ static const struct {
     {"stablelm-2-1_6b", "stablelm-2-1.6b"},
     {"starcoder2-15b-v0.1", "starcoder2-15b"},
     {"tinyllama", "tinyllama-1.1b"},
+    {"tinyllama-1.1b-intermediate-step-1431k-3t", "tinyllama-1.1b"},
     {"vicuna-13b", "llama-2-13b"},
     {"vicuna-7b", "llama-2-7b"},
     {"yi-1.5-34b", "yi-34b"},
@@ -131,9 +132,9 @@ static bool is_word(const char *part, size_t length, const char *const *words)
 
 /* Words about training, and about the context that is rotated. */
 static const char *const dropped[] = {
-    "meta", "instruct", "chat",  "base",     "hf",        "it",      "pt",   "sft",   "dpo",
-    "rlvr", "rl",       "think", "thinking", "reasoning", "preview", "beta", "alpha", "deduped",
-    "4k",   "8k",       "128k",  "fp16",     "bf16",      "text",    NULL};
+    "meta", "instruct", "chat",  "base",     "hf",        "it",      "pt",      "sft",   "dpo",
+    "rlvr", "rl",       "think", "thinking", "reasoning", "preview", "beta",    "alpha", "deduped",
+    "4k",   "8k",       "128k",  "fp16",     "bf16",      "text",    "unsloth", NULL};
 
 /* Words about quantized weights: what is asked for has another size. */
 static const char *const quantized[] = {"bnb",  "4bit",  "8bit",  "gptq", "awq",

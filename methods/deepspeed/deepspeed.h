@@ -32,6 +32,7 @@ struct tdm_deepspeed_settings {
     enum tdm_deepspeed_offload offload_optimizer, offload_param;
     bool pin_memory;
     bool early_buckets;              /* of stages 1 and 2: there before the backward */
+    bool forgets_owners;             /* of stage 3: no module holds what its backward ran again */
     uint64_t optimizer_buffer_count; /* swap buffers of offload_optimizer=nvme */
     uint64_t param_buffer_count, param_buffer_size, max_in_cpu; /* of offload_param=nvme */
     uint64_t reduce_bucket_size, gradient_accumulation_steps;

@@ -316,7 +316,8 @@ static void fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
     for (uint32_t i = 0; i < module->count; i++) {
         struct zero_parameter *p = &d->parameters[module->parameters[i]];
         p->users |= user_bit(number);
-        if (forward && t->m->in_backward && trace->backward_count > 0 && !p->trained) {
+        if (forward && t->m->in_backward && trace->backward_count > 0 && !p->trained &&
+            !d->s.forgets_owners) {
             p->owner = trace->backward[trace->backward_count - 1];
             p->users |= USER_OF_ANOTHER;
         }
@@ -398,6 +399,8 @@ static void release(struct tdm_torch_model *t, uint32_t number, bool forward)
 void tdm_zero3_leftovers(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    if (d->s.forgets_owners) /* it came with them */
+        d->trace.backward_count = 0;
     while (d->trace.backward_count > 0) {
         uint32_t number = d->trace.backward[--d->trace.backward_count];
         const struct zero_module *module = &d->modules[number];

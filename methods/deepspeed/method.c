@@ -228,6 +228,34 @@ static const struct tdm_method_key zeropp_keys[] = {
 #define STATES_MEANING "states in host memory or on disk; the step is on the host"
 #define OVERLAP_MEANING "gathers and reductions run beside the computation: buffers of their own"
 
+/* Where a version stands: below, at or above another. */
+static int compare_versions(const unsigned version[3], const unsigned other[3])
+{
+    for (unsigned i = 0; i < 3; i++)
+        if (version[i] != other[i])
+            return version[i] < other[i] ? -1 : 1;
+    return 0;
+}
+
+/* "now", or the version of DeepSpeed. */
+static enum tdm_status read_version(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const unsigned early_buckets[3] = {0, 18, 2};
+    /* pull request 8148, after the release of 0.19.3 */
+    static const unsigned forgets_owners[3] = {0, 19, 3};
+    unsigned version[3] = {0, 0, 0};
+    const bool now = strcmp(value, "now") == 0;
+    if (!now && sscanf(value, "%u.%u.%u", &version[0], &version[1], &version[2]) < 2)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a version; expected one as 0.18.2", key->name,
+                        value);
+    settings->torch.deepspeed.early_buckets = !now && compare_versions(version, early_buckets) <= 0;
+    settings->torch.deepspeed.forgets_owners =
+        !now && compare_versions(version, forgets_owners) <= 0;
+    return TDM_OK;
+}
+
 static const struct tdm_method_key zero2_keys[] = {
     {"overlap_comm", "false|true", "false", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
@@ -236,8 +264,17 @@ static const struct tdm_method_key zero2_keys[] = {
     {"check_grad_overflow", "false|true", "true", "of bf16: gradients are looked through for inf",
      tdm_key_read_switch, FIELD(check_grad_overflow)},
     {"deepspeed", "now|0.18.2", "now",
-     "0.18.2 and before: buckets of gradients are made before the backward, not at its first gradient",
-     tdm_key_read_switch, FIELD(early_buckets), .needs = {&needs_buckets}},
+     "any version of it: to 0.18.2 buckets of gradients are made before the backward, not at its "
+     "first gradient",
+     .read = read_version, .needs = {&needs_buckets}},
+    {.name = NULL},
+};
+
+static const struct tdm_method_key zero3_version_keys[] = {
+    {"deepspeed", "now|0.19.3", "now",
+     "any version of it: to 0.19.3 frozen parameters of a layer that runs again are given back as "
+     "others are, not when the module is done in whose backward that was",
+     .read = read_version},
     {.name = NULL},
 };
 
@@ -313,13 +350,15 @@ static const struct tdm_method_key fpdt_assumed_keys[] = {
 static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, moe_keys,
                                                             alst_keys, NULL};
 static const struct tdm_method_key *const zero3_tables[] = {
-    zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
+    zero3_keys,  zero3_version_keys, stage3_keys, nvme_keys,
+    zeropp_keys, common_keys,        alst_keys,   NULL};
 static const struct tdm_method_key *const zero3_offload_tables[] = {
-    zero3_offload_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, alst_keys, NULL};
+    zero3_offload_keys, zero3_version_keys, stage3_keys, nvme_keys,
+    zeropp_keys,        common_keys,        alst_keys,   NULL};
 
 static const struct tdm_method_key *const alst_tables[] = {
-    alst_assumed_keys, zero3_keys,  stage3_keys, nvme_keys,
-    zeropp_keys,       common_keys, alst_keys,   NULL};
+    alst_assumed_keys, zero3_keys,  zero3_version_keys, stage3_keys, nvme_keys,
+    zeropp_keys,       common_keys, alst_keys,          NULL};
 
 static const struct tdm_method_key *const fpdt_tables[] = {
     fpdt_assumed_keys, zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, NULL};
@@ -327,15 +366,8 @@ static const struct tdm_method_key *const fpdt_tables[] = {
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
                                        "modules_to_save", "autocast", NULL};
-static const char *const without3[] = {"weights_dtype",
-                                       "grads",
-                                       "lora",
-                                       "quantization",
-                                       "double_quantization",
-                                       "bnb_keeps_inputs",
-                                       "modules_to_save",
-                                       "autocast",
-                                       NULL};
+static const char *const without3[] = {"weights_dtype",   "grads",    "lora", "bnb_keeps_inputs",
+                                       "modules_to_save", "autocast", NULL};
 
 /* The model is Megatron-DeepSpeed's: what is transformers' or peft's has no effect. */
 static const char *const without_fpdt[] = {"weights_dtype",
@@ -527,6 +559,9 @@ static enum tdm_status check3(const struct tdm_model *model, struct tdm_method_s
                               struct tdm_error *err)
 {
     enum tdm_status status = check(model, settings, err);
+    if (status == TDM_OK && settings->torch.quantization > TDM_QUANTIZATION_NF4)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set quantization: of shards of a parameter nf4 alone is modelled");
     if (status == TDM_OK)
         status = check_nvme(model, &settings->torch, err);
     return status == TDM_OK ? check_zeropp(model, settings, err) : status;
@@ -560,7 +595,8 @@ static void add_cost3(const struct tdm_model *model, const struct tdm_torch_sett
     const struct tdm_gpu_group all = tdm_torch_all_ranks(torch);
     struct tdm_gpu_group second = all;
     double steps = (double)s->gradient_accumulation_steps;
-    double weights = (double)model->parameters * (s->quantized_weights ? 1 : 2) * steps;
+    double weights =
+        tdm_torch_gathered_elements(model, torch) * (s->quantized_weights ? 1 : 2) * steps;
     if (tdm_zeropp_has_second(s))
         second.ranks = tdm_zeropp_second_ranks(s, torch->ranks);
     add_shared(traffic, torch->lora_rank > 0 ? second : all, weights);
@@ -602,7 +638,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const struct tdm_deepspeed_settings *s = &torch->deepspeed;
-    double all = (double)model->parameters, steps = (double)s->gradient_accumulation_steps;
+    double steps = (double)s->gradient_accumulation_steps;
     double trained = tdm_torch_trained_parameters(model, torch);
     bool one = torch->wrapper == &tdm_deepspeed_zero1_wrapper;
     bool two = one || torch->wrapper == &tdm_zero2_wrapper;
@@ -632,7 +668,8 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
         cost->host_bytes +=
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;
     if (s->offload_param)
-        cost->host_bytes += 2.0 * 2 * all / (double)torch->ranks * steps;
+        cost->host_bytes +=
+            2.0 * 2 * tdm_torch_gathered_elements(model, torch) / (double)torch->ranks * steps;
     double tokens = (double)torch->tokens * (double)torch->batch * steps;
     cost->host_bytes += tdm_torch_offloaded_bytes(model, torch) * (steps - 1);
     if (torch->mlp_tiles > 0) /* the backward of each tile repeats its forward */
@@ -651,13 +688,13 @@ const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
 /* The second communicator is for barriers. */
-#define ZERO3                                                                           \
-    .communicators = 1, .check = check3, .cost = add_cost, .assumption = assumption3,   \
-    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
-    .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
-    .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \
-    .leave_module = tdm_zero3_leave, .gradient = tdm_zero3_gradient,                    \
-    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                        \
+#define ZERO3                                                                                    \
+    .communicators = 1, .shards_quantized = true, .check = check3, .cost = add_cost,             \
+    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,                 \
+    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
+    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
+    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
+    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {

@@ -407,15 +407,6 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_fsd
     return again;
 }
 
-/* Parameters as they are gathered, in elements of bf16: four quantized weights are one. */
-static double gathered_elements(const struct tdm_model *model, const struct tdm_torch_settings *s)
-{
-    double elements = (double)model->parameters;
-    if (s->quantization != TDM_QUANTIZATION_NONE)
-        elements -= 0.75 * tdm_torch_projection_elements(model);
-    return elements;
-}
-
 /* Parameters are gathered in bf16; gradients are reduced and scattered. Of replicas, whose ranks
  * are a group's apart, shards of gradients are all-reduced. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -429,7 +420,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                                copies = {groups, ranks * tensor, s->context.gpus_per_node};
     double share = (double)(ranks - 1) / (double)ranks;
     double shard_bytes = s->fp32_weights ? FP32 : BF16;
-    double whole = gathered_elements(model, s) / (double)tensor;
+    double whole = tdm_torch_gathered_elements(model, s) / (double)tensor;
     double again = gathered_again(model, &s->fsdp) / (double)tensor;
     if (s->fsdp.reshard != TDM_RESHARD_NO)
         again -= (double)model->parameters / (double)tensor - whole;

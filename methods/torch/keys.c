@@ -224,13 +224,15 @@ static bool has_wide_products(const struct tdm_key_case *c)
         torch->lora_rank > 0 &&
         (torch->adapter == TDM_ADAPTER_P_TUNING ||
          (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
-    return (adapters || encoder || torch->logits == TDM_LOGITS_CHUNKED) &&
+    return (adapters || encoder || torch->logits == TDM_LOGITS_CHUNKED || torch->fp32_weights) &&
            (!torch->wrapper->mixes_precision || tdm_fsdp_widens_adapters(torch));
 }
 
-static bool has_bf16_weights(const struct tdm_key_case *c)
+/* bf16 changes what bf16 weights do not say, no what fp32 weights say. */
+static bool has_other_autocast(const struct tdm_key_case *c)
 {
-    return !c->settings->torch.fp32_weights;
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->fp32_weights == (torch->autocast == TDM_AUTOCAST_NO);
 }
 
 static bool has_chunked_logits(const struct tdm_key_case *c)
@@ -311,9 +313,15 @@ static const struct tdm_key_need needs_gptq = {"without quantization=gptq", has_
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
 static const struct tdm_key_need needs_wide_products = {
     "without fp32 adapters (lora=peft, P_TUNING) or logits=chunked", has_wide_products};
-static const struct tdm_key_need needs_bf16_weights = {"with weights_dtype=fp32", has_bf16_weights};
+static const struct tdm_key_need needs_other_autocast = {"with these weights_dtype",
+                                                         has_other_autocast};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
+
+static bool has_optimizer(const struct tdm_key_case *c)
+{
+    return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
+}
 
 static bool has_galore(const struct tdm_key_case *c)
 {
@@ -328,6 +336,7 @@ static bool has_gradients_on_gpu(const struct tdm_key_case *c)
 
 static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=cpu",
                                                            has_gradients_on_gpu};
+static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 static const struct tdm_key_need needs_galore = {"without optimizer=galore", has_galore};
 
 /* ---- tables ---- */
@@ -517,6 +526,9 @@ const struct tdm_method_key tdm_keys_code[] = {
     {"model_code", "transformers|litgpt|lit-gpt", "transformers",
      "whose code the model and its loss are; litgpt: LitGPT's of 2024, lit-gpt: of 2023",
      tdm_key_read_choice, FIELD(torch.code)},
+    {"optimizer_in_bwd", "no|yes", "no",
+     "torchtune's, and LOMO's: a parameter is stepped once it has its gradient, which is freed",
+     tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
     {.name = NULL},
 };
 
@@ -583,10 +595,11 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      .needs = {&tdm_need_lora}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
      .read = read_dropout, .needs = {&tdm_need_lora, &needs_dropout}},
-    {"autocast", "weights|bf16", "weights",
-     "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments",
-     tdm_key_read_switch, FIELD(torch.autocast),
-     .needs = {&needs_wide_products, &needs_bf16_weights}},
+    {"autocast", "weights|bf16|no", "weights",
+     "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments; no: "
+     "fp32 weights make all values fp32",
+     tdm_key_read_choice, FIELD(torch.autocast),
+     .needs = {&needs_wide_products, &needs_other_autocast}},
     {.name = NULL},
 };
 
@@ -711,13 +724,13 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
         : torch->loss != TDM_LOSS_PADDED ? "a version of transformers"
         : torch->attention == TDM_TORCH_EAGER || torch->attention == TDM_TORCH_MATERIALIZED
             ? "attention=eager"
-        : torch->compile != TDM_COMPILE_NO         ? "compile"
-        : torch->liger != 0                        ? "liger"
-        : torch->float8 != TDM_FLOAT8_NO           ? "float8_recipe"
-        : torch->use_cache                         ? "use_cache"
-        : torch->fp32_weights || torch->autocast   ? "autocast"
-        : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
-                                                   : NULL;
+        : torch->compile != TDM_COMPILE_NO                            ? "compile"
+        : torch->liger != 0                                           ? "liger"
+        : torch->float8 != TDM_FLOAT8_NO                              ? "float8_recipe"
+        : torch->use_cache                                            ? "use_cache"
+        : torch->fp32_weights || torch->autocast == TDM_AUTOCAST_BF16 ? "autocast"
+        : torch->second.trainer != TDM_TRAINER_SFT                    ? "trainer"
+                                                                      : NULL;
     if (what == NULL)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--set model_code: LitGPT with %s is not modelled", what);
@@ -762,6 +775,20 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
     return tdm_hint(err, "without lora_kernels the answer is for peft's own operations");
 }
 
+/* torchtune refuses gradients of several backwards and clipping; other optimizers hold tensors from
+ * one parameter to the next. */
+static enum tdm_status check_steps(const struct tdm_torch_settings *torch, struct tdm_error *err)
+{
+    const char *what = torch->accumulation > 1                   ? "gradient_accumulation_steps"
+                       : torch->clips                            ? "max_grad_norm"
+                       : torch->grads == TDM_GRADS_HELD          ? "grads=held"
+                       : torch->optimizer >= TDM_TORCH_ADAFACTOR ? "this optimizer"
+                                                                 : NULL;
+    return !torch->steps_in_backward || what == NULL
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE, "--set optimizer_in_bwd: it does not go with %s", what);
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -776,6 +803,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     enum tdm_status status = tdm_adapter_check(model, torch, err);
     if (status == TDM_OK)
         status = check_litgpt(model, torch, err);
+    if (status == TDM_OK)
+        status = check_steps(torch, err);
     if (status == TDM_OK)
         status = check_lora_kernels(model, torch, err);
     if (status == TDM_OK)

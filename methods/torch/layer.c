@@ -267,6 +267,17 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
 }
 
+/* GELU by tanh is one kernel in LitGPT, of single operations in transformers' gelu_new and
+ * gelu_fast (litgpt/model.py GptNeoxMLP: torch.nn.functional.gelu). */
+static struct tdm_eager_value *activate(const struct tdm_torch_model *t, struct tdm_eager_value *x)
+{
+    enum tdm_activation kind = t->config->activation;
+    if (tdm_torch_is_litgpt(&t->settings) &&
+        (kind == TDM_ACTIVATION_GELU_NEW || kind == TDM_ACTIVATION_GELU_FAST))
+        kind = TDM_ACTIVATION_GELU_TANH;
+    return tdm_activate(t->m, kind, x);
+}
+
 /* One product for gate and up, which are views of it. It stays until the function returns. */
 static struct tdm_eager_value *joint_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          const struct torch_layer *layer, struct tdm_eager_value *x)
@@ -276,7 +287,7 @@ static struct tdm_eager_value *joint_mlp(struct tdm_eager *m, const struct tdm_t
     tdm_halves(m, both, &gate, &up);
     tdm_drop(m, both);
     tdm_label(m, "mlp.activation_fn");
-    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
+    struct tdm_eager_value *active = activate(t, gate);
     tdm_label(m, "mlp.activation_fn * up_states");
     struct tdm_eager_value *product = tdm_mul(m, up, active);
     tdm_drop(m, active);
@@ -320,8 +331,7 @@ static struct tdm_eager_value *plain_mlp(struct tdm_eager *m, const struct tdm_t
     struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
     tdm_label(m, "mlp.act_fn");
     up = tdm_replace(m, up,
-                     layer->xielu[0] != NULL ? tdm_xielu(m, up, layer->xielu)
-                                             : tdm_activate(m, t->config->activation, up));
+                     layer->xielu[0] != NULL ? tdm_xielu(m, up, layer->xielu) : activate(t, up));
     struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, up);
     tdm_drop(m, up);
     return tdm_torch_dropout(m, t, y);
@@ -336,7 +346,7 @@ static struct tdm_eager_value *multiplied_mlp(struct tdm_eager *m, const struct 
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn * up_proj");
     gate = tdm_replace(m, gate, tdm_mul_number(m, gate));
-    gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
+    gate = tdm_replace(m, gate, activate(t, gate));
     struct tdm_eager_value *product = tdm_mul(m, up, gate);
     tdm_drop(m, gate);
     tdm_drop(m, up);
@@ -363,7 +373,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
-    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
+    struct tdm_eager_value *active = activate(t, gate);
     active = tdm_module_leave(t, module, active);
     tdm_drop(m, gate);
     struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);

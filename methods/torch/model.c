@@ -348,7 +348,8 @@ static void add_parameters(struct tdm_torch_model *t)
     }
     t->m->category = TDM_METHOD_WORKSPACE;
     if (!t->settings.frozen) {
-        t->m->gradient_ready = t->settings.wrapper->gradient;
+        t->m->gradient_ready =
+            t->settings.steps_in_backward ? tdm_torch_step_ready : t->settings.wrapper->gradient;
         t->m->gradient_context = t;
     }
     if (t->settings.wrapper->start != NULL)
@@ -409,8 +410,13 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
     m->fuses = settings->compile != TDM_COMPILE_NO;
     t->weight_bytes = settings->fp32_weights && !w->mixes_precision ? FP32 : BF16;
-    t->autocasts =
-        (settings->fp32_weights || settings->autocast) && (!w->mixes_precision || widens);
+    t->autocasts = settings->autocast != TDM_AUTOCAST_NO &&
+                   (settings->fp32_weights || settings->autocast == TDM_AUTOCAST_BF16) &&
+                   (!w->mixes_precision || widens);
+    /* cuDNN's kernel and FlashAttention take 16 bits alone (torch sdp_utils.cpp). */
+    if (!t->autocasts && t->weight_bytes == FP32 &&
+        (t->settings.attention == TDM_TORCH_SDPA || settings->attention == TDM_TORCH_SDPA_FLASH))
+        t->settings.attention = TDM_TORCH_EFFICIENT;
     t->caches = (settings->use_cache || tdm_adapter_prefix_tokens(settings) > 0) &&
                 settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {
@@ -458,6 +464,15 @@ double tdm_torch_projection_elements(const struct tdm_model *model)
                 tdm_model_tensor(model, i, projection_roles[p].weight);
             elements += tensor == NULL ? 0 : (double)tensor->rows * (double)tensor->columns;
         }
+    return elements;
+}
+
+double tdm_torch_gathered_elements(const struct tdm_model *model,
+                                   const struct tdm_torch_settings *s)
+{
+    double elements = (double)model->parameters;
+    if (s->quantization != TDM_QUANTIZATION_NONE)
+        elements -= 0.75 * tdm_torch_projection_elements(model);
     return elements;
 }
 

@@ -123,12 +123,14 @@ struct tdm_torch_settings {
     bool flash_package; /* its kernel is given windows, for which no mask is made; set by attention
                          */
     enum tdm_torch_optimizer optimizer;
+    bool steps_in_backward; /* each parameter by itself, once it has its gradient */
     enum tdm_model_code code;
     enum tdm_torch_release release;
     enum tdm_torch_logits logits;
     enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
     enum tdm_torch_grads grads;
-    bool autocast;     /* the forward runs under bf16 autocast also where weights are bf16 */
+    /* Whether the forward runs under autocast to bf16. */
+    enum tdm_autocast { TDM_AUTOCAST_WEIGHTS, TDM_AUTOCAST_BF16, TDM_AUTOCAST_NO } autocast;
     bool fp32_weights; /* the forward then runs under bf16 autocast; false: all values are bf16 */
     bool drops_loss; /* nothing refers to the loss after its backward; false: until the next one */
     bool use_cache;
@@ -206,10 +208,16 @@ void tdm_torch_backward(struct tdm_torch_model *model);
 void tdm_torch_clip(struct tdm_torch_model *model);
 /* optimizer.step(), then zero_grad(set_to_none=True) unless gradients are held. */
 void tdm_torch_optimizer_step(struct tdm_torch_model *model);
+/* For gradient_ready of an engine: steps the parameter and frees its gradient. `model` is a struct
+ * tdm_torch_model. */
+void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);
 
 /* Weights of all projections, which quantization is of. */
 double tdm_torch_projection_elements(const struct tdm_model *model);
+/* Parameters that are gathered from shards, in elements of bf16: four quantized weights are one. */
+double tdm_torch_gathered_elements(const struct tdm_model *model,
+                                   const struct tdm_torch_settings *s);
 
 /* Bytes of all parameters, without rounding. */
 uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *model);

@@ -181,6 +181,40 @@ void tdm_torch_clip(struct tdm_torch_model *t)
     free(norms);
 }
 
+static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
+{
+    if (rule->states == 0 || !trained(t, i) || t->states[i].made)
+        return;
+    t->states[i].made = true;
+    if (rule->kind == STATES_OF_TORCH)
+        init_torch(t, i, rule);
+    else
+        init_bnb(t, i, rule);
+}
+
+/* torchtune training/memory.py register_optim_in_bwd_hooks: an optimizer for each parameter. */
+void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
+{
+    struct tdm_torch_model *t = model;
+    const struct tdm_label label = t->m->label;
+    const enum tdm_method_category category = t->m->category;
+    uint32_t i = 0;
+    while (i < t->parameter_count && t->parameters[i] != leaf)
+        i++;
+    if (i == t->parameter_count || t->m->partial_gradients)
+        return;
+    t->m->category = TDM_METHOD_OPTIMIZER;
+    make_states(t, i, &rules[t->settings.optimizer]);
+    if (t->settings.optimizer == TDM_TORCH_ADAMW_FOREACH) {
+        tdm_label(t->m, "exp_avg_sq.sqrt()");
+        tdm_drop(t->m, tdm_value_like(t->m, t->states[i].second));
+    }
+    tdm_drop(t->m, leaf->grad);
+    leaf->grad = NULL;
+    t->m->category = category;
+    t->m->label = label;
+}
+
 void tdm_torch_optimizer_step(struct tdm_torch_model *t)
 {
     enum tdm_torch_optimizer kind = t->settings.optimizer;
@@ -191,15 +225,8 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
     }
     t->m->category = TDM_METHOD_OPTIMIZER;
     t->m->label = (struct tdm_label){.name = "momentum_buffer", .layer = TDM_NO_LAYER};
-    for (uint32_t i = 0; i < t->parameter_count && rule->states > 0; i++) {
-        if (!trained(t, i) || t->states[i].made)
-            continue;
-        t->states[i].made = true;
-        if (rule->kind == STATES_OF_TORCH)
-            init_torch(t, i, rule);
-        else
-            init_bnb(t, i, rule);
-    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        make_states(t, i, rule);
     if (kind == TDM_TORCH_ADAMW_FOREACH && t->settings.release == TDM_RELEASE_2_0)
         foreach_denominators(t);
     else if (kind == TDM_TORCH_ADAMW_FOREACH || kind == TDM_TORCH_MUON)

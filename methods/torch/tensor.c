@@ -330,7 +330,6 @@ static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct
         {"logits", s->logits != TDM_LOGITS_HF && s->logits != TDM_LOGITS_HF_HELD &&
                        s->logits != TDM_LOGITS_BF16 && s->logits != TDM_LOGITS_BASE},
         {"compile=all, which fuses the loss", s->compile == TDM_COMPILE_ALL},
-        {"clip_grad_norm", s->clips},
         {"optimizer", s->optimizer >= TDM_TORCH_ADAMW_8BIT},
     };
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)

@@ -853,6 +853,9 @@ static void test_loading(void **state)
     assert_int_equal(tdm_model_load("unsloth/llama-3-8b-bnb-4bit", &model, &err), TDM_INPUT);
     assert_contains(err.message, "names quantized weights of llama-3-8b");
     assert_contains(err.hint, "--set quantization=nf4");
+    assert_int_equal(tdm_model_load("unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit", &model, &err),
+                     TDM_INPUT);
+    assert_contains(err.message, "names quantized weights of qwen2.5-7b");
     assert_int_equal(tdm_model_load("/", &model, &err), TDM_INPUT);
     assert_contains(err.message, "the directory holds no config.json");
 
