@@ -109,17 +109,17 @@ static enum tdm_status find(const struct tdm_request *request, enum tdm_objectiv
 }
 
 /* Makes the schedule of a request that cannot fit, for tdm_own_fail(), and returns TDM_INFEASIBLE.
- * TDM_OK: only a search can tell, or, unless `briefly`, a miss is clear but not proved. */
-static enum tdm_status refuse_unfit(const struct tdm_request *request, bool briefly,
+ * TDM_OK: only a search can tell. `brief`: a clear miss is not proved. */
+static enum tdm_status refuse_unfit(const struct tdm_request *request, bool brief,
                                     struct tdm_own_schedule *own, struct tdm_error *err)
 {
     struct tdm_objective_found *found = &own->found;
     enum tdm_foreseen foreseen = TDM_MAY_FIT;
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
     if (status == TDM_OK)
-        status = tdm_shortage_foresee(found->schedule, &found->pins, &foreseen, err);
-    own->refused_briefly = briefly && foreseen == TDM_CLEARLY_MISSES;
-    if (own->refused_briefly || foreseen == TDM_SURELY_MISSES)
+        status = tdm_shortage_foresee(found->schedule, &found->pins, brief, &foreseen, err);
+    own->refused_briefly = foreseen == TDM_CLEARLY_MISSES;
+    if (status == TDM_OK && foreseen != TDM_MAY_FIT)
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     tdm_objective_found_free(found);
     *found = (struct tdm_objective_found){0};

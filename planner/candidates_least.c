@@ -13,18 +13,24 @@
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
 
-/* The bytes that a schedule uses, from lowering it without its ops. */
-static enum tdm_status measure(const struct tdm_schedule *schedule,
-                               uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
+/* The bytes that a schedule uses, from lowering it without its ops. Where `place` takes no less
+ * than `least`, how much more it takes is not found out. */
+static enum tdm_status measure(const struct tdm_schedule *schedule, enum tdm_place place,
+                               uint64_t least, uint64_t used_bytes[TDM_MAX_PLACES],
+                               struct tdm_error *err)
 {
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    uint64_t below_bytes[TDM_MAX_PLACES];
+    for (uint32_t other = 0; other < TDM_MAX_PLACES; other++)
+        below_bytes[other] = TDM_SIZE_MAX;
+    below_bytes[place] = least - tdm_least(topology->places[place].runtime_bytes, least);
     enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
-        status = tdm_program_measure(schedule, used_bytes, err);
+        status = tdm_program_measure(schedule, below_bytes, used_bytes, err);
     if (status != TDM_OK)
         return status;
-    for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
-        used_bytes[place] = tdm_size_add(used_bytes[place],
-                                         schedule->machine->topology.places[place].runtime_bytes);
+    for (uint32_t i = 0; i < topology->place_count; i++)
+        used_bytes[i] = tdm_size_add(used_bytes[i], topology->places[i].runtime_bytes);
     return TDM_OK;
 }
 
@@ -83,7 +89,7 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
             continue;
         uint64_t used_bytes[TDM_MAX_PLACES];
         tdm_recipe_write(&run->space, &recipe);
-        status = measure(run->space.schedule, used_bytes, err);
+        status = measure(run->space.schedule, place, *least, used_bytes, err);
         if (status != TDM_OK)
             break;
         if (used_bytes[other] > limit_bytes) {

@@ -262,7 +262,7 @@ static enum tdm_status prove(struct tdm_schedule *schedule, const struct tdm_pin
 #define CLEAR 1.5
 
 enum tdm_status tdm_shortage_foresee(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                     enum tdm_foreseen *foreseen, struct tdm_error *err)
+                                     bool brief, enum tdm_foreseen *foreseen, struct tdm_error *err)
 {
     const uint64_t limit_bytes = schedule->memory_bytes;
     uint64_t bytes;
@@ -271,9 +271,9 @@ enum tdm_status tdm_shortage_foresee(struct tdm_schedule *schedule, const struct
     if (schedule->ranks > 1 || schedule->pass != TDM_TRAIN)
         return TDM_OK;
     enum tdm_status status = tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, &bytes, err);
-    if (status == TDM_OK && (double)bytes > CLEAR * (double)limit_bytes)
+    if (status == TDM_OK && brief && (double)bytes > CLEAR * (double)limit_bytes)
         *foreseen = TDM_CLEARLY_MISSES;
-    else if (status == TDM_OK && bytes > limit_bytes)
+    else if (status == TDM_OK && bytes > limit_bytes && !is_hopeless(schedule))
         status =
             tdm_candidates_prove_more(schedule, pins, TDM_DEVICE, limit_bytes, &is_proved, err);
     if (is_proved)

@@ -49,10 +49,12 @@ enum tdm_foreseen {
                            one */
 };
 
-/* What tdm_candidates_search would find for the step of one rank; of others, it may fit. Of the
- * schedule only the nest changes. Fails as the search does. */
+/* What tdm_candidates_search would find for the step of one rank; of others, it may fit. `brief`: a
+ * clear miss is enough, and is not proved. Of the schedule only the nest changes. Fails as the
+ * search does. */
 enum tdm_status tdm_shortage_foresee(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                     enum tdm_foreseen *foreseen, struct tdm_error *err);
+                                     bool brief, enum tdm_foreseen *foreseen,
+                                     struct tdm_error *err);
 
 /* For a schedule and pins with which tdm_candidates_search found nothing, or would find nothing. Of
  * the schedule only the nest changes. `brief`: of one rank, device bytes that are more than the

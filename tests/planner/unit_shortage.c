@@ -10,6 +10,7 @@
 #include "planner/shortage.h"
 #include "planner/solver.h"
 #include "schedule/cost.h"
+#include "schedule/pack_search.h"
 #include "schedule/program.h"
 
 #include <setjmp.h>
@@ -21,7 +22,7 @@
 #define K UINT64_C(1024)
 #define GIB (K * K * K)
 
-static unsigned lowered, timed, small_steps, solved;
+static unsigned lowered, timed, small_steps, solved, packings;
 
 double __real_tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op);
 double __wrap_tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op);
@@ -45,18 +46,21 @@ enum tdm_status __wrap_tdm_program_emit(const struct tdm_program *program, tdm_s
 }
 
 enum tdm_status __real_tdm_program_measure(const struct tdm_schedule *schedule,
+                                           const uint64_t *below_bytes,
                                            uint64_t arena_bytes[TDM_MAX_PLACES],
                                            struct tdm_error *err);
 enum tdm_status __wrap_tdm_program_measure(const struct tdm_schedule *schedule,
+                                           const uint64_t *below_bytes,
                                            uint64_t arena_bytes[TDM_MAX_PLACES],
                                            struct tdm_error *err);
 
 enum tdm_status __wrap_tdm_program_measure(const struct tdm_schedule *schedule,
+                                           const uint64_t *below_bytes,
                                            uint64_t arena_bytes[TDM_MAX_PLACES],
                                            struct tdm_error *err)
 {
     lowered++;
-    return __real_tdm_program_measure(schedule, arena_bytes, err);
+    return __real_tdm_program_measure(schedule, below_bytes, arena_bytes, err);
 }
 
 enum tdm_status __real_tdm_solver_solve(struct tdm_solver *solver, int iterations,
@@ -69,6 +73,21 @@ enum tdm_status __wrap_tdm_solver_solve(struct tdm_solver *solver, int iteration
 {
     solved++;
     return __real_tdm_solver_solve(solver, iterations, err);
+}
+
+enum tdm_status __real_tdm_pack_search_run(struct tdm_pack_search *search, uint64_t capacity_bytes,
+                                           uint64_t *steps, uint64_t *offsets,
+                                           enum tdm_pack_answer *answer, struct tdm_error *err);
+enum tdm_status __wrap_tdm_pack_search_run(struct tdm_pack_search *search, uint64_t capacity_bytes,
+                                           uint64_t *steps, uint64_t *offsets,
+                                           enum tdm_pack_answer *answer, struct tdm_error *err);
+
+enum tdm_status __wrap_tdm_pack_search_run(struct tdm_pack_search *search, uint64_t capacity_bytes,
+                                           uint64_t *steps, uint64_t *offsets,
+                                           enum tdm_pack_answer *answer, struct tdm_error *err)
+{
+    packings++;
+    return __real_tdm_pack_search_run(search, capacity_bytes, steps, offsets, answer, err);
 }
 
 static void must(enum tdm_status status, const struct tdm_error *err)
@@ -115,7 +134,7 @@ static void clear_misses_lower_few(void **state)
     (void)state;
     ask("llama-3.1-8b", 1024 * K, TDM_OPTIMIZER_ADAMW, 16 * GIB, &asked);
     lowered = timed = small_steps = 0;
-    must(tdm_shortage_foresee(asked.schedule, &asked.pins, &foreseen, &err), &err);
+    must(tdm_shortage_foresee(asked.schedule, &asked.pins, true, &foreseen, &err), &err);
     assert_int_equal(foreseen, TDM_CLEARLY_MISSES);
     assert_int_equal(lowered, 0);
     assert_in_range(small_steps, 1, TDM_CHUNK_SIZES); /* one for each chunk size */
@@ -137,6 +156,21 @@ static void clear_misses_lower_few(void **state)
     forget(&asked);
 }
 
+/* Of a thousand schedules that take about as much, few are packed to the end. */
+static void few_packings_are_searched_for(void **state)
+{
+    struct asked asked;
+    struct tdm_error err;
+    uint64_t bytes;
+    (void)state;
+    ask("qwen2.5-1.5b", 32 * K, TDM_OPTIMIZER_ADAMW, GIB, &asked);
+    lowered = packings = 0;
+    must(tdm_candidates_least(asked.schedule, &asked.pins, TDM_DEVICE, &bytes, &err), &err);
+    if (lowered < 500 || packings > lowered / 20)
+        fail_msg("packings of %u schedules: %u searches", lowered, packings);
+    forget(&asked);
+}
+
 /* ---- near misses ---- */
 
 /* 22 GiB, where the least that is known to fit takes 26. A few solutions prove a miss for all
@@ -150,7 +184,7 @@ static void near_misses_solve_few(void **state)
     ask("qwen2.5-14b", 1024 * K, TDM_OPTIMIZER_ADAMW, 22 * GIB, &asked);
     asked.schedule->host_memory_bytes = 2048 * GIB;
     lowered = timed = solved = 0;
-    must(tdm_shortage_foresee(asked.schedule, &asked.pins, &foreseen, &err), &err);
+    must(tdm_shortage_foresee(asked.schedule, &asked.pins, true, &foreseen, &err), &err);
     assert_int_equal(foreseen, TDM_SURELY_MISSES);
     assert_int_equal(lowered, 0);
     assert_int_equal(timed, 0);
@@ -179,7 +213,7 @@ static void proofs_are_right(void **state)
                  &err);
             assert_true(least > 0);
             asked.schedule->memory_bytes = least / 100 * (5 * part - 1); /* 99%, 119%, 139% */
-            must(tdm_shortage_foresee(asked.schedule, &asked.pins, &foreseen, &err), &err);
+            must(tdm_shortage_foresee(asked.schedule, &asked.pins, true, &foreseen, &err), &err);
             asked.pins.brief = foreseen == TDM_MAY_FIT;
             enum tdm_status status =
                 tdm_candidates_search(asked.schedule, &asked.pins, &search, &err);
@@ -261,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clear_misses_lower_few),
+        cmocka_unit_test(few_packings_are_searched_for),
         cmocka_unit_test(near_misses_solve_few),
         cmocka_unit_test(proofs_are_right),
         cmocka_unit_test(bytes_do_not_depend_on_seconds),
