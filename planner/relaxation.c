@@ -604,15 +604,16 @@ static bool bound_this(const struct tdm_relaxation *r, const double *prices)
 static bool is_enough_at(struct tdm_relaxation *r, double enough)
 {
     const unsigned ways = r->is_tied && r->most_passing > 0 ? 2 : 1;
-    bool is_enough = bound_this(r, r->found);
+    bool is_enough = true;
+    double least = HUGE_VAL;
     for (unsigned way = 0; way < ways && is_enough; way++) {
         tdm_relaxation_set_way(r, way > 0, way > 0 ? r->most_passing : r->most_tied);
         r->bound_seconds = 0;
         tdm_relaxation_try(r, 0);
-        is_enough = r->bound_seconds >= enough;
+        least = fmin(least, r->bound_seconds);
+        is_enough = least >= enough;
     }
-    if (!is_enough)
-        r->bound_seconds = 0;
+    r->bound_seconds = is_enough ? least : 0;
     return is_enough;
 }
 
@@ -635,6 +636,7 @@ enum tdm_status tdm_relaxation_least(const struct tdm_estimator *e, enum tdm_ord
         return status;
     if (prices != NULL)
         tdm_relaxation_warm(r, prices);
+    r->is_warm = r->is_warm && bound_this(r, r->found);
     if (!r->is_warm || !is_enough_at(r, enough_mib)) {
         status = tdm_relaxation_solve(r, enough_mib, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
         if (status == TDM_OK && prices != NULL) {
