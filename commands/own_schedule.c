@@ -108,16 +108,18 @@ static enum tdm_status find(const struct tdm_request *request, enum tdm_objectiv
     return tdm_objective_time(request, effort, found, err);
 }
 
-/* Makes the schedule of a request that clearly misses, for tdm_own_fail(), and returns
- * TDM_INFEASIBLE. TDM_OK: only a search can tell. */
-static enum tdm_status refuse_clear(const struct tdm_request *request,
-                                    struct tdm_objective_found *found, struct tdm_error *err)
+/* Makes the schedule of a request that cannot fit, for tdm_own_fail(), and returns TDM_INFEASIBLE.
+ * TDM_OK: only a search can tell. `brief`: a clear miss is not proved. */
+static enum tdm_status refuse_unfit(const struct tdm_request *request, bool brief,
+                                    struct tdm_own_schedule *own, struct tdm_error *err)
 {
-    bool clear = false;
+    struct tdm_objective_found *found = &own->found;
+    enum tdm_foreseen foreseen = TDM_MAY_FIT;
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
     if (status == TDM_OK)
-        status = tdm_shortage_is_clear(found->schedule, &found->pins, &clear, err);
-    if (status == TDM_OK && clear)
+        status = tdm_shortage_foresee(found->schedule, &found->pins, brief, &foreseen, err);
+    own->refused_briefly = foreseen == TDM_CLEARLY_MISSES;
+    if (status == TDM_OK && foreseen != TDM_MAY_FIT)
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     tdm_objective_found_free(found);
     *found = (struct tdm_objective_found){0};
@@ -136,9 +138,8 @@ enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
     if (*own == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
     (*own)->brief = words->brief && !longest && objective == TDM_OBJECTIVE_TIME;
-    if (words->brief_refusal && words->ranks == 1 && objective == TDM_OBJECTIVE_TIME && !longest)
-        status = refuse_clear(&request, &(*own)->found, err);
-    (*own)->refused_briefly = status == TDM_INFEASIBLE;
+    if (words->ranks == 1 && objective == TDM_OBJECTIVE_TIME && !longest)
+        status = refuse_unfit(&request, words->brief_refusal, *own, err);
     if (status == TDM_OK)
         status = find(&request, longest ? TDM_OBJECTIVE_CONTEXT : objective,
                       words->brief ? TDM_EFFORT_BRIEF : TDM_EFFORT_FULL, &(*own)->found, err);

@@ -133,6 +133,12 @@ enum tdm_status tdm_candidates_least_proved(struct tdm_schedule *schedule,
                                             const struct tdm_pins *pins, enum tdm_place place,
                                             uint64_t *bytes, struct tdm_error *err);
 
+/* Is it proved in this way that every schedule takes more than `bytes` of `place`? It ends as soon
+ * as that is known. */
+enum tdm_status tdm_candidates_prove_more(struct tdm_schedule *schedule,
+                                          const struct tdm_pins *pins, enum tdm_place place,
+                                          uint64_t bytes, bool *is_proved, struct tdm_error *err);
+
 /* Is so much of `place` enough for some schedule, with the limit on the other place kept? Faster
  * than the minimum. The nest of `schedule` is overwritten. */
 enum tdm_status tdm_candidates_enough(struct tdm_schedule *schedule, const struct tdm_pins *pins,

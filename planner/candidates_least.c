@@ -7,23 +7,30 @@
 #include "schedule/program.h"
 #include "schedule/schedule_check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* When the minimum memory is sought, estimates this close to the minimum are not lowered. */
 #define NEAR 0.9995
 
-/* The bytes that a schedule uses, from lowering it without its ops. */
-static enum tdm_status measure(const struct tdm_schedule *schedule,
-                               uint64_t used_bytes[TDM_MAX_PLACES], struct tdm_error *err)
+/* The bytes that a schedule uses, from lowering it without its ops. Where `place` takes no less
+ * than `least`, how much more it takes is not found out. */
+static enum tdm_status measure(const struct tdm_schedule *schedule, enum tdm_place place,
+                               uint64_t least, uint64_t used_bytes[TDM_MAX_PLACES],
+                               struct tdm_error *err)
 {
+    const struct tdm_topology *topology = &schedule->machine->topology;
+    uint64_t below_bytes[TDM_MAX_PLACES];
+    for (uint32_t other = 0; other < TDM_MAX_PLACES; other++)
+        below_bytes[other] = TDM_SIZE_MAX;
+    below_bytes[place] = least - tdm_least(topology->places[place].runtime_bytes, least);
     enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
-        status = tdm_program_measure(schedule, used_bytes, err);
+        status = tdm_program_measure(schedule, below_bytes, used_bytes, err);
     if (status != TDM_OK)
         return status;
-    for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
-        used_bytes[place] = tdm_size_add(used_bytes[place],
-                                         schedule->machine->topology.places[place].runtime_bytes);
+    for (uint32_t i = 0; i < topology->place_count; i++)
+        used_bytes[i] = tdm_size_add(used_bytes[i], topology->places[i].runtime_bytes);
     return TDM_OK;
 }
 
@@ -82,7 +89,7 @@ static enum tdm_status find_least(struct tdm_candidates *run, enum tdm_place pla
             continue;
         uint64_t used_bytes[TDM_MAX_PLACES];
         tdm_recipe_write(&run->space, &recipe);
-        status = measure(run->space.schedule, used_bytes, err);
+        status = measure(run->space.schedule, place, *least, used_bytes, err);
         if (status != TDM_OK)
             break;
         if (used_bytes[other] > limit_bytes) {
@@ -193,14 +200,17 @@ enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
 
 /* ---- what no schedule is below ---- */
 
-/* Lowers *least to the bounds of all orders and chunk sizes with updates at run->on. */
-static enum tdm_status prove_least(struct tdm_candidates *run, enum tdm_place place,
-                                   uint64_t *least, struct tdm_error *err)
+/* Lowers *least to the bounds of all orders and chunk sizes with updates at run->on. It ends as
+ * soon as *least is below `asked`. `prices`: NULL, or those of each order. */
+static enum tdm_status prove_least(struct tdm_candidates *run, enum tdm_place place, uint64_t asked,
+                                   struct tdm_prices *prices, uint64_t *least,
+                                   struct tdm_error *err)
 {
     const struct tdm_search_space *space = &run->space;
     enum tdm_status status = TDM_OK;
     for (int order = 0; order < TDM_ORDERS; order++)
-        for (uint32_t size = 0; size < space->size_count && status == TDM_OK; size++) {
+        for (uint32_t size = 0; size < space->size_count && status == TDM_OK && *least >= asked;
+             size++) {
             bool fixed[TDM_STATES];
             uint64_t bytes = 0;
             if (!tdm_candidates_is_due(run, size) || !tdm_candidates_may_have(run, order))
@@ -208,7 +218,8 @@ static enum tdm_status prove_least(struct tdm_candidates *run, enum tdm_place pl
             tdm_candidates_fixed_homes(run, size, fixed);
             status = tdm_relaxation_least(space->estimators[size], (enum tdm_order)order,
                                           run->limit_bytes, fixed, tdm_candidates_pinned_list(run),
-                                          place, *least, &bytes, err);
+                                          place, *least, prices == NULL ? NULL : &prices[order],
+                                          &bytes, err);
             if (status == TDM_INTERNAL) { /* too large for the solver */
                 bytes = 0;
                 status = TDM_OK;
@@ -218,24 +229,60 @@ static enum tdm_status prove_least(struct tdm_candidates *run, enum tdm_place pl
     return status;
 }
 
+/* The same of all that a request allows. If something is asked for, estimators time nothing, which
+ * changes no bytes, and the prices of one program may prove it for the others. */
+static enum tdm_status prove_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      enum tdm_place place, uint64_t asked, uint64_t *least,
+                                      struct tdm_error *err)
+{
+    struct tdm_candidates run;
+    struct tdm_prices prices[TDM_ORDERS] = {{.of_rows = NULL}};
+    const int timed = (int)TDM_MAX_PLACES;
+    enum tdm_status status =
+        tdm_candidates_open(schedule, pins, asked > 0 ? (int)place : timed, &run, err);
+    for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
+        run.on = tdm_planned_place(schedule, i);
+        if (!pins->has_update_place || run.on == schedule->optimizer.on)
+            status = prove_least(&run, place, asked, asked > 0 ? prices : NULL, least, err);
+    }
+    for (int order = 0; order < TDM_ORDERS; order++)
+        free(prices[order].of_rows);
+    tdm_candidates_close(&run);
+    tdm_candidates_restore(&run, schedule);
+    return status;
+}
+
+static bool can_prove(const struct tdm_schedule *schedule)
+{
+    return schedule->pass == TDM_TRAIN && schedule->ranks == 1;
+}
+
 enum tdm_status tdm_candidates_least_proved(struct tdm_schedule *schedule,
                                             const struct tdm_pins *pins, enum tdm_place place,
                                             uint64_t *bytes, struct tdm_error *err)
 {
     uint64_t least = TDM_SIZE_MAX;
-    struct tdm_candidates run;
     *bytes = 0;
-    if (schedule->pass != TDM_TRAIN || schedule->ranks > 1)
+    if (!can_prove(schedule))
         return TDM_OK;
-    enum tdm_status status = tdm_candidates_open(schedule, pins, (int)TDM_MAX_PLACES, &run, err);
-    for (int i = 0; i < TDM_PLANNED_PLACES && status == TDM_OK; i++) {
-        run.on = tdm_planned_place(schedule, i);
-        if (!pins->has_update_place || run.on == schedule->optimizer.on)
-            status = prove_least(&run, place, &least, err);
-    }
-    tdm_candidates_close(&run);
-    tdm_candidates_restore(&run, schedule);
+    enum tdm_status status = prove_anywhere(schedule, pins, place, 0, &least, err);
     if (status == TDM_OK && least < TDM_SIZE_MAX)
         *bytes = least;
+    return status;
+}
+
+/* Programs may stop so far above what is asked for: a bound in MiB is rounded. */
+#define SURELY (UINT64_C(1) << 20)
+
+enum tdm_status tdm_candidates_prove_more(struct tdm_schedule *schedule,
+                                          const struct tdm_pins *pins, enum tdm_place place,
+                                          uint64_t bytes, bool *is_proved, struct tdm_error *err)
+{
+    uint64_t least = tdm_size_add(bytes, SURELY);
+    *is_proved = false;
+    if (!can_prove(schedule))
+        return TDM_OK;
+    enum tdm_status status = prove_anywhere(schedule, pins, place, bytes + 1, &least, err);
+    *is_proved = status == TDM_OK && least > bytes;
     return status;
 }

@@ -153,6 +153,15 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     tdm_pricing_prepare(&r->pricing);
 }
 
+static double reduced_cost(const struct tdm_relaxation *r, const struct tdm_plain_column *column,
+                           const double *prices)
+{
+    double rest = column->cost;
+    for (size_t k = 0; k < column->count; k++)
+        rest -= prices[r->kept[column->first + k].row] * r->kept[column->first + k].value;
+    return rest;
+}
+
 /* Value of rows and plain columns at prices. With the cheapest path it is a bound, also for prices
  * between two of the solver's: no reduced cost of an unbounded column is negative there. */
 static double plain_value(const struct tdm_relaxation *r, const double *prices)
@@ -169,9 +178,7 @@ static double plain_value(const struct tdm_relaxation *r, const double *prices)
     }
     for (uint32_t i = 0; i < r->plain_count; i++) {
         const struct tdm_plain_column *column = &r->plain[i];
-        double rest = column->cost;
-        for (size_t k = 0; k < column->count; k++)
-            rest -= prices[r->kept[column->first + k].row] * r->kept[column->first + k].value;
+        double rest = reduced_cost(r, column, prices);
         if (rest < 0 && column->most >= TDM_UNBOUNDED)
             rest = 0; /* the solver's tolerance */
         value += rest * (rest > 0 ? column->least : column->most);
@@ -245,7 +252,8 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     static const double far_shares[] = {1, 0, 4};
     const struct tdm_estimator *e = r->pricing.e;
     struct tdm_amounts *prices = &r->pricing.prices;
-    const double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: a forward per GiB */
+    const double forward = tdm_estimator_forward_seconds(e);
+    const double most = forward > 0 ? forward / 1024 : 1; /* per MiB: a forward per GiB */
     const unsigned shares = r->is_warm ? 1 : 3;
     const double step = r->is_warm || r->of_bytes ? 64 : 8;
     enum tdm_status status = TDM_OK;
@@ -581,26 +589,63 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
 
 #define MOST_SOLUTIONS 60u /* of a program that minimises bytes */
 #define TOLERANCE 1e-3     /* of its bound */
+#define DUAL 1e-6          /* the solver's tolerance for reduced costs, and more */
+
+/* Do the prices of another program make a bound of this one? Those of the same program do. */
+static bool bound_this(const struct tdm_relaxation *r, const double *prices)
+{
+    for (uint32_t i = 0; i < r->plain_count; i++)
+        if (r->plain[i].most >= TDM_UNBOUNDED && reduced_cost(r, &r->plain[i], prices) < -DUAL)
+            return false;
+    return true;
+}
+
+/* Do the prices of another program prove enough, in both ways of solve_tied()? */
+static bool is_enough_at(struct tdm_relaxation *r, double enough)
+{
+    const unsigned ways = r->is_tied && r->most_passing > 0 ? 2 : 1;
+    bool is_enough = true;
+    double least = HUGE_VAL;
+    for (unsigned way = 0; way < ways && is_enough; way++) {
+        tdm_relaxation_set_way(r, way > 0, way > 0 ? r->most_passing : r->most_tied);
+        r->bound_seconds = 0;
+        tdm_relaxation_try(r, 0);
+        least = fmin(least, r->bound_seconds);
+        is_enough = least >= enough;
+    }
+    r->bound_seconds = is_enough ? least : 0;
+    return is_enough;
+}
 
 enum tdm_status tdm_relaxation_least(const struct tdm_estimator *e, enum tdm_order order,
                                      const uint64_t limit_bytes[TDM_MAX_PLACES],
                                      const bool fixed_homes[TDM_STATES],
                                      const struct tdm_group_list *sizes, enum tdm_place place,
-                                     uint64_t enough, uint64_t *bytes, struct tdm_error *err)
+                                     uint64_t enough, struct tdm_prices *prices, uint64_t *bytes,
+                                     struct tdm_error *err)
 {
     struct tdm_relaxation *r;
     struct tdm_relaxed relaxed;
     uint64_t limits[TDM_MAX_PLACES];
+    const double enough_mib = (double)enough / TDM_MIB;
     memcpy(limits, limit_bytes, sizeof(limits));
     limits[place] = 0;
     enum tdm_status status =
         new_relaxation(e, order, limits, fixed_homes, sizes, &place, false, &r, err);
     if (status != TDM_OK)
         return status;
-    status =
-        tdm_relaxation_solve(r, (double)enough / TDM_MIB, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
+    if (prices != NULL)
+        tdm_relaxation_warm(r, prices);
+    r->is_warm = r->is_warm && bound_this(r, r->found);
+    if (!r->is_warm || !is_enough_at(r, enough_mib)) {
+        status = tdm_relaxation_solve(r, enough_mib, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
+        if (status == TDM_OK && prices != NULL) {
+            free(prices->of_rows);
+            *prices = tdm_relaxation_prices(r);
+        }
+    }
     if (status == TDM_OK)
-        *bytes = (uint64_t)(relaxed.bound_seconds * TDM_MIB);
+        *bytes = (uint64_t)(r->bound_seconds * TDM_MIB);
     tdm_relaxation_free(r);
     return status;
 }

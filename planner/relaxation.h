@@ -118,15 +118,6 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *estimator, enum
                                      const struct tdm_group_list *sizes, double *floor_seconds,
                                      struct tdm_error *err);
 
-/* A lower bound on the used bytes of `place`, with the other place's limit kept: the same program,
- * which minimises bytes instead of seconds. It need not be more than `enough`. Arguments and errors
- * as of tdm_relaxation_new(). */
-enum tdm_status tdm_relaxation_least(const struct tdm_estimator *estimator, enum tdm_order order,
-                                     const uint64_t limit_bytes[TDM_MAX_PLACES],
-                                     const bool fixed_homes[TDM_STATES],
-                                     const struct tdm_group_list *sizes, enum tdm_place place,
-                                     uint64_t enough, uint64_t *bytes, struct tdm_error *err);
-
 /* Solves until the bound is within `tolerance` of the program's value or reaches `enough_seconds`,
  * or `most` solutions were made, or the solver gives up. The best bound so far is valid in each
  * case. TDM_NO_MEMORY. */
@@ -144,6 +135,17 @@ struct tdm_prices {
     int count;
     double *of_rows; /* [count]; NULL: not known */
 };
+
+/* A lower bound on the used bytes of `place`, with the other place's limit kept: the same program,
+ * which minimises bytes instead of seconds. It need not be more than `enough`. `prices`: NULL, or
+ * of a similar program (of_rows NULL: none yet): nothing is solved if they prove enough for this
+ * one too, else they are replaced. Arguments and errors as of tdm_relaxation_new(). */
+enum tdm_status tdm_relaxation_least(const struct tdm_estimator *estimator, enum tdm_order order,
+                                     const uint64_t limit_bytes[TDM_MAX_PLACES],
+                                     const bool fixed_homes[TDM_STATES],
+                                     const struct tdm_group_list *sizes, enum tdm_place place,
+                                     uint64_t enough, struct tdm_prices *prices, uint64_t *bytes,
+                                     struct tdm_error *err);
 
 /* Copies the best prices; none without memory. */
 struct tdm_prices tdm_relaxation_prices(const struct tdm_relaxation *relaxation);

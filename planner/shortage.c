@@ -261,14 +261,23 @@ static enum tdm_status prove(struct tdm_schedule *schedule, const struct tdm_pin
 /* A miss by this factor is clear: what a search finds beside recipes saves far less. */
 #define CLEAR 1.5
 
-enum tdm_status tdm_shortage_is_clear(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                      bool *clear, struct tdm_error *err)
+enum tdm_status tdm_shortage_foresee(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     bool brief, enum tdm_foreseen *foreseen, struct tdm_error *err)
 {
-    uint64_t bytes = 0;
-    enum tdm_status status = TDM_OK;
-    if (schedule->ranks == 1 && schedule->pass == TDM_TRAIN)
-        status = tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, &bytes, err);
-    *clear = (double)bytes > CLEAR * (double)schedule->memory_bytes;
+    const uint64_t limit_bytes = schedule->memory_bytes;
+    uint64_t bytes;
+    bool is_proved = false;
+    *foreseen = TDM_MAY_FIT;
+    if (schedule->ranks > 1 || schedule->pass != TDM_TRAIN)
+        return TDM_OK;
+    enum tdm_status status = tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, &bytes, err);
+    if (status == TDM_OK && brief && (double)bytes > CLEAR * (double)limit_bytes)
+        *foreseen = TDM_CLEARLY_MISSES;
+    else if (status == TDM_OK && bytes > limit_bytes && !is_hopeless(schedule))
+        status =
+            tdm_candidates_prove_more(schedule, pins, TDM_DEVICE, limit_bytes, &is_proved, err);
+    if (is_proved)
+        *foreseen = TDM_SURELY_MISSES;
     return status;
 }
 

@@ -41,11 +41,20 @@ const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "ei
 /* What binds if so much of the device and of the far place is enough, each alone (0: no amount). */
 enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes);
 
-/* Does the step of one rank miss the device's limit by so much, by the estimates, that
- * tdm_candidates_search would find nothing? Of the schedule only the nest changes. Fails as the
+/* What is known before a search for a schedule that fits. */
+enum tdm_foreseen {
+    TDM_MAY_FIT,
+    TDM_SURELY_MISSES,  /* linear programs prove that no schedule fits */
+    TDM_CLEARLY_MISSES, /* estimates miss the device's limit by so much that no search would find
+                           one */
+};
+
+/* What tdm_candidates_search would find for the step of one rank; of others, it may fit. `brief`: a
+ * clear miss is enough, and is not proved. Of the schedule only the nest changes. Fails as the
  * search does. */
-enum tdm_status tdm_shortage_is_clear(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                      bool *clear, struct tdm_error *err);
+enum tdm_status tdm_shortage_foresee(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     bool brief, enum tdm_foreseen *foreseen,
+                                     struct tdm_error *err);
 
 /* For a schedule and pins with which tdm_candidates_search found nothing, or would find nothing. Of
  * the schedule only the nest changes. `brief`: of one rank, device bytes that are more than the

@@ -71,7 +71,7 @@ static enum tdm_status lower(struct least *s, uint64_t used_bytes[TDM_MAX_PLACES
     *legal = tdm_schedule_check(s->whole, "plan", &refusal) == TDM_OK;
     if (!*legal)
         return TDM_OK;
-    enum tdm_status status = tdm_program_measure(s->whole, arena_bytes, err);
+    enum tdm_status status = tdm_program_measure(s->whole, NULL, arena_bytes, err);
     if (status != TDM_OK)
         return status;
     const enum tdm_place places[] = {s->place, s->other};

@@ -137,9 +137,10 @@ static void pack_greedily(struct packer *p, uint64_t goal, unsigned first, unsig
 }
 
 /* Searches for a packing of the goal with half of the effort. If none is found, tries half way
- * between the capacity that failed and the best arena, and so on. *least: the best arena so far. */
-static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, uint64_t *least,
-                              struct tdm_error *err)
+ * between the capacity that failed and the best arena, and so on. *least: the best arena so far. It
+ * stays so where no arena can be below `below`. */
+static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t below, uint64_t effort,
+                              uint64_t *least, struct tdm_error *err)
 {
     struct tdm_pack_search *search = NULL;
     enum tdm_status status = tdm_pack_search_new(p->conflicts, p->bytes, &effort, &search, err);
@@ -147,6 +148,10 @@ static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, 
         return status;
     if (goal < tdm_pack_search_bound(search))
         goal = tdm_pack_search_bound(search);
+    if (goal >= below) {
+        tdm_pack_search_free(search);
+        return TDM_OK;
+    }
     pack_greedily(p, goal, KEYS + FEW_MOVES, KEYS + MOVES, least);
     uint64_t capacity = goal;
     while (status == TDM_OK && *least > goal && effort > 0 && capacity < *least) {
@@ -171,8 +176,9 @@ static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, 
 
 /* tdm_pack() for a goal only. */
 static enum tdm_status pack_to(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
-                               uint64_t align, uint64_t goal_bytes, uint64_t effort,
-                               uint64_t *offsets, uint64_t *arena_bytes, struct tdm_error *err)
+                               uint64_t align, uint64_t goal_bytes, uint64_t below_bytes,
+                               uint64_t effort, uint64_t *offsets, uint64_t *arena_bytes,
+                               struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     uint32_t all = conflicts->count;
@@ -205,7 +211,7 @@ static enum tdm_status pack_to(const struct tdm_conflicts *conflicts, const uint
     }
     if (arena > goal_bytes && effort > 0 && p.count <= TDM_PACK_SEARCH_MOST &&
         sum <= SEARCHED_BYTES)
-        status = search(&p, goal_bytes, effort, &arena, err);
+        status = search(&p, goal_bytes, below_bytes, effort, &arena, err);
     if (status == TDM_OK) {
         for (uint32_t i = 0; i < p.count; i++)
             offsets[p.order[i]] = p.best[p.order[i]];
@@ -224,9 +230,18 @@ enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *
                          uint64_t effort, uint64_t *offsets, uint64_t *arena_bytes,
                          struct tdm_error *err)
 {
+    return tdm_pack_below(conflicts, bytes, align, goal_bytes, capacity_bytes, TDM_SIZE_MAX, effort,
+                          offsets, arena_bytes, err);
+}
+
+enum tdm_status tdm_pack_below(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                               uint64_t align, uint64_t goal_bytes, uint64_t capacity_bytes,
+                               uint64_t below_bytes, uint64_t effort, uint64_t *offsets,
+                               uint64_t *arena_bytes, struct tdm_error *err)
+{
     uint64_t arena, arena_within = 0;
     enum tdm_status status =
-        pack_to(conflicts, bytes, align, goal_bytes, effort, offsets, &arena, err);
+        pack_to(conflicts, bytes, align, goal_bytes, below_bytes, effort, offsets, &arena, err);
     if (status != TDM_OK)
         return status;
     if (arena <= capacity_bytes || capacity_bytes <= goal_bytes || effort == 0) {
@@ -238,7 +253,8 @@ enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *
     if (within == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers",
                         conflicts->count);
-    status = pack_to(conflicts, bytes, align, capacity_bytes, effort, within, &arena_within, err);
+    status = pack_to(conflicts, bytes, align, capacity_bytes, below_bytes, effort, within,
+                     &arena_within, err);
     bool fits = status == TDM_OK && arena_within <= capacity_bytes;
     for (uint32_t i = 0; i < conflicts->count && fits; i++)
         if (bytes[i] > 0)

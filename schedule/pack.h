@@ -25,4 +25,12 @@ enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *
                          uint64_t effort, uint64_t *offsets, uint64_t *arena_bytes,
                          struct tdm_error *err);
 
+/* The same for those who look for less than `below_bytes`: where no arena can be that small, by the
+ * bytes of buffers that all conflict, none is searched for, and the result is what the greedy
+ * orders found. */
+enum tdm_status tdm_pack_below(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                               uint64_t align, uint64_t goal_bytes, uint64_t capacity_bytes,
+                               uint64_t below_bytes, uint64_t effort, uint64_t *offsets,
+                               uint64_t *arena_bytes, struct tdm_error *err);
+
 #endif

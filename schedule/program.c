@@ -206,7 +206,8 @@ static uint64_t lay_residents(struct tdm_program *program, enum tdm_place place)
 
 static enum tdm_status pack_place(struct tdm_program *program,
                                   const struct tdm_conflicts *conflicts, enum tdm_place place,
-                                  uint64_t capacity, bool quick, struct tdm_error *err)
+                                  uint64_t capacity, uint64_t below, bool quick,
+                                  struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     uint32_t count = program->buffer_count;
@@ -229,8 +230,8 @@ static enum tdm_status pack_place(struct tdm_program *program,
         if (buffer->used && !lives_all_along(program, i) && buffer->place == place)
             bytes[i] = buffer->bytes;
     }
-    status = tdm_pack(conflicts, bytes, ARENA_ALIGN, goal - above, capacity - above, effort,
-                      offsets, &program->arena_bytes[place], err);
+    status = tdm_pack_below(conflicts, bytes, ARENA_ALIGN, goal - above, capacity - above,
+                            below - above, effort, offsets, &program->arena_bytes[place], err);
     if (status != TDM_OK)
         goto free_lists;
     program->arena_bytes[place] = tdm_size_add(program->arena_bytes[place], above);
@@ -264,9 +265,11 @@ static enum tdm_status choose_ranks(const struct tdm_program *program, enum effo
     return status;
 }
 
+/* `below_bytes`: NULL, or as of tdm_program_measure(). */
 static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
                                             const uint64_t capacity_bytes[TDM_MAX_PLACES],
-                                            enum effort effort, struct tdm_error *err)
+                                            enum effort effort, const uint64_t *below_bytes,
+                                            struct tdm_error *err)
 {
     struct ranges ranges = {.program = program,
                             .most_bytes = effort == IF_IT_FITS ? capacity_bytes : NULL};
@@ -298,9 +301,14 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     program->op_count = program->counts[0].ops;
     program->written_values = program->counts[0].written_values;
     uint32_t places = program->schedule->machine->topology.place_count;
-    for (uint32_t place = 0; place < places && status == TDM_OK; place++)
-        status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
-                            capacity_bytes[place], effort == WITHIN, err);
+    for (uint32_t place = 0; place < places && status == TDM_OK; place++) {
+        const uint64_t live = program->live_peak_bytes[place];
+        const uint64_t below = below_bytes != NULL ? below_bytes[place] : TDM_SIZE_MAX;
+        program->arena_bytes[place] = live;
+        if (live < below)
+            status = pack_place(program, &ranges.conflicts, (enum tdm_place)place,
+                                capacity_bytes[place], below, effort == WITHIN, err);
+    }
     free(left_out);
     free(ranges.live);
     tdm_conflicts_free(&ranges.conflicts);
@@ -348,13 +356,14 @@ enum tdm_status tdm_program_declare(const struct tdm_schedule *schedule, struct 
 
 static enum tdm_status lower(const struct tdm_schedule *schedule,
                              const uint64_t capacity_bytes[TDM_MAX_PLACES], enum effort effort,
-                             bool sampled, struct tdm_program **out, struct tdm_error *err)
+                             bool sampled, const uint64_t *below_bytes, struct tdm_program **out,
+                             struct tdm_error *err)
 {
     struct tdm_program *program;
     enum tdm_status status = declare(schedule, sampled, &program, err);
     if (status != TDM_OK)
         return status;
-    status = find_ranges_and_pack(program, capacity_bytes, effort, err);
+    status = find_ranges_and_pack(program, capacity_bytes, effort, below_bytes, err);
     if (status != TDM_OK) {
         tdm_program_free(program);
         return status;
@@ -373,8 +382,8 @@ uint64_t tdm_program_used_bytes(const struct tdm_program *program, enum tdm_plac
 
 /* Lowers for the schedule's own limits. */
 static enum tdm_status lower_for_limits(const struct tdm_schedule *schedule, enum effort effort,
-                                        bool sampled, struct tdm_program **program,
-                                        struct tdm_error *err)
+                                        bool sampled, const uint64_t *below_bytes,
+                                        struct tdm_program **program, struct tdm_error *err)
 {
     const struct tdm_topology *topology = &schedule->machine->topology;
     uint64_t capacity_bytes[TDM_MAX_PLACES];
@@ -384,26 +393,28 @@ static enum tdm_status lower_for_limits(const struct tdm_schedule *schedule, enu
         capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
         capacity_bytes[place] /= tdm_schedule_sharers(schedule, (enum tdm_place)place);
     }
-    return lower(schedule, capacity_bytes, effort, sampled, program, err);
+    return lower(schedule, capacity_bytes, effort, sampled, below_bytes, program, err);
 }
 
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err)
 {
-    return lower_for_limits(schedule, TO_THE_END, false, program, err);
+    return lower_for_limits(schedule, TO_THE_END, false, NULL, program, err);
 }
 
 enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
                                          struct tdm_program **program, struct tdm_error *err)
 {
-    return lower_for_limits(schedule, TO_THE_END, true, program, err);
+    return lower_for_limits(schedule, TO_THE_END, true, NULL, program, err);
 }
 
 enum tdm_status tdm_program_measure(const struct tdm_schedule *schedule,
+                                    const uint64_t *below_bytes,
                                     uint64_t arena_bytes[TDM_MAX_PLACES], struct tdm_error *err)
 {
     struct tdm_program *program;
-    enum tdm_status status = lower_for_limits(schedule, MEMORY_ALONE, true, &program, err);
+    enum tdm_status status =
+        lower_for_limits(schedule, MEMORY_ALONE, true, below_bytes, &program, err);
     if (status != TDM_OK)
         return status;
     memcpy(arena_bytes, program->arena_bytes, sizeof(program->arena_bytes));
@@ -414,14 +425,14 @@ enum tdm_status tdm_program_measure(const struct tdm_schedule *schedule,
 enum tdm_status tdm_program_lower_sample_if(const struct tdm_schedule *schedule,
                                             struct tdm_program **program, struct tdm_error *err)
 {
-    return lower_for_limits(schedule, IF_IT_FITS, true, program, err);
+    return lower_for_limits(schedule, IF_IT_FITS, true, NULL, program, err);
 }
 
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_MAX_PLACES],
                                          struct tdm_program **program, struct tdm_error *err)
 {
-    return lower(schedule, capacity_bytes, WITHIN, false, program, err);
+    return lower(schedule, capacity_bytes, WITHIN, false, NULL, program, err);
 }
 
 struct tdm_program tdm_program_of_rank(const struct tdm_program *program, uint32_t rank)

@@ -32,8 +32,11 @@ enum tdm_status tdm_program_lower_sample(const struct tdm_schedule *schedule,
 enum tdm_status tdm_program_lower_sample_if(const struct tdm_schedule *schedule,
                                             struct tdm_program **program, struct tdm_error *err);
 
-/* arena_bytes of tdm_program_lower(), without its ops, which is many times as fast. */
+/* arena_bytes of tdm_program_lower(), without its ops, which is many times as fast. `below_bytes`:
+ * NULL, or for each place how many bytes are too many: where it is known before the search for a
+ * packing that no arena is smaller, another number that is not smaller is told. */
 enum tdm_status tdm_program_measure(const struct tdm_schedule *schedule,
+                                    const uint64_t *below_bytes,
                                     uint64_t arena_bytes[TDM_MAX_PLACES], struct tdm_error *err);
 
 /* As the first with less effort, to find out whether a schedule fits. Packing of a place ends once

@@ -228,6 +228,7 @@ tests_executor_unit_readings_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_lower,--wrap
 cmocka_tests += tests/planner/unit_shortage
 tests_planner_unit_shortage_SOURCES = tests/planner/unit_shortage.c
 tests_planner_unit_shortage_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=tdm_program_measure \
+	-Wl,--wrap=tdm_solver_solve -Wl,--wrap=tdm_pack_search_run \
 	-Wl,--wrap=tdm_op_seconds -Wl,--wrap=tdm_program_emit
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.

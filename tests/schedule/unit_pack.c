@@ -144,6 +144,41 @@ static void test_packing(void **state)
                   (unsigned long long)worst_seed);
 }
 
+/* ---- no more than is of use ---- */
+
+/* Who looks for less than some bytes gets the same arena wherever it is less, else one that is not,
+ * with all buffers in it. */
+static void test_below(void **state)
+{
+    (void)state;
+    static struct instance x;
+    uint64_t cases = tdm_case_count(300, 3000), offsets[MOST_BUFFERS], ended = 0;
+    for (uint64_t n = 0; n < cases; n++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, n), arena, found;
+        struct tdm_error err;
+        draw_instance(seed, MOST_BUFFERS / 2, &x);
+        must(seed,
+             tdm_pack(&x.conflicts, x.bytes, x.align, x.peak, TDM_SIZE_MAX, TDM_PACK_EFFORT,
+                      offsets, &arena, &err),
+             &err);
+        for (int more = 0; more < 2; more++) {
+            must(seed,
+                 tdm_pack_below(&x.conflicts, x.bytes, x.align, x.peak, TDM_SIZE_MAX,
+                                arena + (uint64_t)more, TDM_PACK_EFFORT, offsets, &found, &err),
+                 &err);
+            if (more == 1)
+                assert_int_equal(found, arena);
+            else
+                assert_true(found >= arena);
+            ended += found > arena;
+            for (uint32_t a = 0; a < x.count; a++)
+                assert_true(x.bytes[a] == 0 || offsets[a] + x.bytes[a] <= found);
+        }
+        tdm_conflicts_free(&x.conflicts);
+    }
+    assert_true(tdm_case_enough("instances were not searched to the end", ended, cases, 0.01));
+}
+
 /* ---- a capacity ---- */
 
 enum { CAPACITIES = 24 }; /* tried per instance, between its live peak and its arena */
@@ -311,9 +346,8 @@ static void test_greedy_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packing),
-        cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_least),
+        cmocka_unit_test(test_packing),      cmocka_unit_test(test_below),
+        cmocka_unit_test(test_capacity),     cmocka_unit_test(test_least),
         cmocka_unit_test(test_greedy_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

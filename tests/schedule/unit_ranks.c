@@ -291,7 +291,7 @@ static void compare_sample(const struct tdm_program *whole, const struct tdm_sch
                         sizeof(whole->live_peak_bytes));
     for (uint32_t i = 0; i < whole->buffer_count; i++)
         assert_int_equal(sample->buffers[i].offset, whole->buffers[i].offset);
-    must(tdm_program_measure(schedule, arena_bytes, &err), &err);
+    must(tdm_program_measure(schedule, NULL, arena_bytes, &err), &err);
     assert_memory_equal(arena_bytes, whole->arena_bytes, sizeof(arena_bytes));
     const uint32_t count = tdm_ranks_simulated(whole, simulated);
     for (uint32_t i = 0; i < count; i++)
@@ -362,7 +362,7 @@ static void test_measured(void **state)
             char text[512];
             must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
             must(tdm_program_lower(schedule, &program, &err), &err);
-            must(tdm_program_measure(schedule, arena_bytes, &err), &err);
+            must(tdm_program_measure(schedule, NULL, arena_bytes, &err), &err);
             if (memcmp(arena_bytes, program->arena_bytes, sizeof(arena_bytes)) != 0)
                 fail_msg("seed %llu: measured %llu bytes, lowered %llu: %s",
                          (unsigned long long)seed, (unsigned long long)arena_bytes[TDM_DEVICE],
