@@ -387,12 +387,25 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     return TDM_OK;
 }
 
+#define DUAL 1e-6 /* the solver's tolerance for reduced costs, and more */
+
+/* Do the prices of another program make a bound of this one? Those of the same program do. */
+static bool bound_this(const struct tdm_relaxation *r, const double *prices)
+{
+    for (uint32_t i = 0; i < r->plain_count; i++)
+        if (r->plain[i].most >= TDM_UNBOUNDED && reduced_cost(r, &r->plain[i], prices) < -DUAL)
+            return false;
+    return true;
+}
+
 /* Tries prices of a similar program first. */
 static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
 {
     if (!r->is_warm)
         return TDM_OK;
     r->is_warm = false;
+    if (!bound_this(r, r->found))
+        return TDM_OK;
     tdm_relaxation_try(r, 0);
     return tdm_relaxation_add_path(r, err);
 }
@@ -589,16 +602,6 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
 
 #define MOST_SOLUTIONS 60u /* of a program that minimises bytes */
 #define TOLERANCE 1e-3     /* of its bound */
-#define DUAL 1e-6          /* the solver's tolerance for reduced costs, and more */
-
-/* Do the prices of another program make a bound of this one? Those of the same program do. */
-static bool bound_this(const struct tdm_relaxation *r, const double *prices)
-{
-    for (uint32_t i = 0; i < r->plain_count; i++)
-        if (r->plain[i].most >= TDM_UNBOUNDED && reduced_cost(r, &r->plain[i], prices) < -DUAL)
-            return false;
-    return true;
-}
 
 /* Do the prices of another program prove enough, in both ways of solve_tied()? */
 static bool is_enough_at(struct tdm_relaxation *r, double enough)
