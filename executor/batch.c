@@ -333,7 +333,8 @@ void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, u
 {
     memset(set, 0, tdm_token_set_words(vocabulary) * sizeof(*set));
     for (uint64_t i = 0; i < count; i++)
-        set[(uint32_t)tokens[i] / 64] |= UINT64_C(1) << (uint32_t)tokens[i] % 64;
+        if ((uint32_t)tokens[i] < vocabulary)
+            set[(uint32_t)tokens[i] / 64] |= UINT64_C(1) << (uint32_t)tokens[i] % 64;
 }
 
 bool tdm_batch_has_own_targets(const struct tdm_batch *batch)

@@ -32,8 +32,7 @@ static inline size_t tdm_token_set_words(uint32_t vocabulary)
     return ((size_t)vocabulary + 63) / 64;
 }
 
-/* Fills set[tdm_token_set_words(vocabulary)] with the tokens [count], which are below
- * `vocabulary`. */
+/* Fills set[tdm_token_set_words(vocabulary)] with the tokens [count] that are of the vocabulary. */
 void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, uint64_t *set);
 
 /* Creates a batch for steps of a schedule, which read the text in its order; both arguments must
