@@ -39,7 +39,8 @@ void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, u
 /* Creates a batch for steps of a schedule, which read the text in its order; both arguments must
  * outlive it. TDM_INPUT: a document of the schedule is longer than the text, or the text marks no
  * documents, or too many in a sequence. TDM_USAGE: random tokens have no documents; sequences are
- * packed only if they have one length and take their documents from the text. */
+ * packed only if they have one length and take their documents from the text. TDM_INTERNAL: the
+ * text may have tokens that the model does not have. */
 enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                               struct tdm_batch **batch, struct tdm_error *err);
 void tdm_batch_free(struct tdm_batch *batch);
