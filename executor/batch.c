@@ -139,6 +139,10 @@ enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_
 {
     uint64_t count = tdm_schedule_tokens(schedule);
     const bool packed = tdm_tokens_order(tokens) == TDM_TEXT_PACKED;
+    if (tdm_tokens_vocabulary(tokens) > schedule->model->vocabulary)
+        return tdm_fail(err, TDM_INTERNAL,
+                        "tokens of a vocabulary of %u for a model with one of %u",
+                        tdm_tokens_vocabulary(tokens), schedule->model->vocabulary);
     struct tdm_batch *batch = calloc(1, sizeof(*batch));
     if (batch == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a batch");
@@ -333,8 +337,7 @@ void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, u
 {
     memset(set, 0, tdm_token_set_words(vocabulary) * sizeof(*set));
     for (uint64_t i = 0; i < count; i++)
-        if ((uint32_t)tokens[i] < vocabulary)
-            set[(uint32_t)tokens[i] / 64] |= UINT64_C(1) << (uint32_t)tokens[i] % 64;
+        set[(uint32_t)tokens[i] / 64] |= UINT64_C(1) << (uint32_t)tokens[i] % 64;
 }
 
 bool tdm_batch_has_own_targets(const struct tdm_batch *batch)
@@ -342,9 +345,11 @@ bool tdm_batch_has_own_targets(const struct tdm_batch *batch)
     return batch->sequences != NULL || tdm_tokens_are_masked(batch->tokens);
 }
 
-static void count_targets(struct tdm_batch *batch)
+/* Notes of the new contents what a step is told beside the tokens. */
+static void note_contents(struct tdm_batch *batch)
 {
     const uint64_t count = tdm_schedule_tokens(batch->schedule);
+    tdm_token_set(batch->inputs, count, batch->schedule->model->vocabulary, batch->used_rows);
     batch->trained_tokens = 0;
     for (uint64_t i = 0; i < count && tdm_batch_has_own_targets(batch); i++)
         batch->trained_tokens += batch->targets[i] != TDM_NO_TARGET;
@@ -356,9 +361,7 @@ void tdm_batch_step(struct tdm_batch *batch, uint64_t seed, uint64_t step)
         fill_packed_step(batch, seed, step);
     else
         fill_step(batch, seed, step, 0);
-    count_targets(batch);
-    tdm_token_set(batch->inputs, tdm_schedule_tokens(batch->schedule),
-                  batch->schedule->model->vocabulary, batch->used_rows);
+    note_contents(batch);
 }
 
 uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
@@ -371,7 +374,7 @@ uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_sch
 void tdm_batch_window(struct tdm_batch *batch, uint64_t seed, uint64_t number)
 {
     fill_step(batch, seed, 0, number * tdm_schedule_tokens(batch->schedule));
-    count_targets(batch);
+    note_contents(batch);
 }
 
 void tdm_batch_describe(const struct tdm_batch *batch, struct tdm_step *step)

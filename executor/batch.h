@@ -32,13 +32,15 @@ static inline size_t tdm_token_set_words(uint32_t vocabulary)
     return ((size_t)vocabulary + 63) / 64;
 }
 
-/* Fills set[tdm_token_set_words(vocabulary)] with the tokens [count] that are of the vocabulary. */
+/* Fills set[tdm_token_set_words(vocabulary)] with the tokens [count], which are below
+ * `vocabulary`. */
 void tdm_token_set(const int32_t *tokens, uint64_t count, uint32_t vocabulary, uint64_t *set);
 
 /* Creates a batch for steps of a schedule, which read the text in its order; both arguments must
  * outlive it. TDM_INPUT: a document of the schedule is longer than the text, or the text marks no
  * documents, or too many in a sequence. TDM_USAGE: random tokens have no documents; sequences are
- * packed only if they have one length and take their documents from the text. */
+ * packed only if they have one length and take their documents from the text. TDM_INTERNAL: the
+ * text may have tokens that the model does not have. */
 enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                               struct tdm_batch **batch, struct tdm_error *err);
 void tdm_batch_free(struct tdm_batch *batch);

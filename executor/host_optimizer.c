@@ -376,7 +376,10 @@ void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads)
     range_function range = widths[update->width].range;
     float scale = clip_scale(update);
     const bool by_rows = update->rows != TDM_ROWS_ALL && update->used_rows != NULL;
-    const uint64_t columns = update->tensors[update->unit->first_tensor].columns;
+    const struct tdm_tensor *embedding = &update->tensors[update->unit->first_tensor];
+    const uint64_t columns = embedding->columns;
+    /* the padding after it may be longer than a row, and the set has no bits for that */
+    const uint64_t last = by_rows ? embedding->elements : update->end;
     uint64_t task = tdm_unit_task_elements(update->end - update->first);
     if (update->rows == TDM_ROWS_UNUSED && !by_rows)
         return;
@@ -387,8 +390,8 @@ void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads)
 #else
     (void)threads;
 #endif
-    for (uint64_t begin = update->first; begin < update->end; begin += task) {
-        const uint64_t end = tdm_least(begin + task, update->end);
+    for (uint64_t begin = update->first; begin < last; begin += task) {
+        const uint64_t end = tdm_least(begin + task, last);
         if (by_rows)
             update_rows(update, scale, columns, begin / columns, end / columns);
         else

@@ -171,10 +171,9 @@ static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm
     enum tdm_status status = tdm_candidates_lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
-    /* a slot that nothing uses is not asked for */
+    /* a slot that nothing uses is not asked for, nor is it said that there is one */
     struct tdm_schedule *schedule = run->space.schedule;
-    if (!run->space.pins->has_rings &&
-        !tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL))
+    if (!tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL))
         schedule->rings.ahead = 0;
     find_capacities(run, capacity_bytes);
     struct tdm_error reason;

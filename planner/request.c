@@ -258,6 +258,10 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = tdm_fail(err, TDM_USAGE,
                           "--set rings.gradients: one rank need not sum gradients over others; use "
                           "it with --ranks");
+    if (status == TDM_OK && schedule->rings.ahead > 0 &&
+        (request->ranks > 1 || request->pass != TDM_TRAIN))
+        status = tdm_fail(err, TDM_USAGE,
+                          "--set rings.ahead: K and V are made ahead in the backward of one rank");
     if (status == TDM_OK && pins->weight_slices && request->ranks <= 1)
         status = tdm_fail(err, TDM_USAGE,
                           "--set weights.sliced: one rank has all weights; use it with --ranks");

@@ -714,13 +714,13 @@ static bool slice_is_right(const struct step *step, const struct tdm_op *op)
     return op->elements == end - first && (op->first_element == first || op->elements == 0);
 }
 
-/* Only updates of an embedding on the host are of some of its rows. */
+/* Updates of an embedding whose rows are updated apart, and no others, are of some of its rows. */
 static bool rows_are_right(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = step->program->schedule;
-    return op->rows == TDM_ROWS_ALL ||
-           (op->kind == TDM_OP_OPTIMIZER && tdm_updates_rows_apart(schedule) &&
-            op->layer == tdm_model_embedding_unit(schedule->model));
+    const bool apart = op->kind == TDM_OP_OPTIMIZER && tdm_updates_rows_apart(schedule) &&
+                       op->layer == tdm_model_embedding_unit(schedule->model);
+    return (op->rows != TDM_ROWS_ALL) == apart;
 }
 
 /* Are layer, chunk, tokens and rows that an op names right? */

@@ -52,7 +52,8 @@ struct tdm_validator {
     uint64_t passed[TDM_MAX_LANES]
                    [TDM_MAX_LANES]; /* [lane][other]: position of other that lane has waited for */
     uint64_t next_op;
-    uint64_t *tile_base; /* [chunk_count + 1] LM-head tiles before a chunk */
+    enum tdm_update_rows updated_rows; /* of the embedding, by the last update of some of them */
+    uint64_t *tile_base;               /* [chunk_count + 1] LM-head tiles before a chunk */
     struct tdm_cost_check *costs;
 };
 
@@ -622,6 +623,24 @@ static enum tdm_status check_operands(const struct tdm_validator *v, const struc
                : tdm_operands_check(v->program, v->tile_base, op, err);
 }
 
+/* Rows of the embedding that no token uses are updated once, before the others. Their tags do not
+ * tell: the step still reads the other rows as they were. */
+static enum tdm_status check_rows(struct tdm_validator *v, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    static const enum tdm_update_rows before[] = {
+        [TDM_ROWS_UNUSED] = TDM_ROWS_ALL, [TDM_ROWS_USED] = TDM_ROWS_UNUSED};
+    if (op->rows == TDM_ROWS_ALL)
+        return TDM_OK;
+    if (v->updated_rows != before[op->rows])
+        return tdm_fail(err, TDM_INPUT,
+                        "op %llu updates the rows of the embedding that %s token uses, %s",
+                        (unsigned long long)op->number, op->rows == TDM_ROWS_USED ? "a" : "no",
+                        op->rows == TDM_ROWS_USED ? "before the others" : "a second time");
+    v->updated_rows = op->rows;
+    return TDM_OK;
+}
+
 static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op,
                                 const struct tdm_waits *waits, struct tdm_error *err)
 {
@@ -649,6 +668,8 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
         status = check_cost(v, op, err);
     if (status == TDM_OK)
         status = check_operands(v, op, err);
+    if (status == TDM_OK)
+        status = check_rows(v, op, err);
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK && waits != NULL; i++)
         if (op->access[i].buffer != TDM_NONE)
             status = check_order(v, op, &op->access[i], err);

@@ -11,9 +11,12 @@
 #include "executor/state.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
+#include "schedule/kv_row.h"
 #include "simulator/simulate.h"
 #include "schedule/layout.h"
+#include "schedule/nest.h"
 #include "schedule/operands.h"
+#include "schedule/optimizer.h"
 #include "schedule/program.h"
 #include "schedule/scratch.h"
 #include "schedule/tags.h"
@@ -317,7 +320,9 @@ static enum tdm_status compare_bytes(const struct tdm_buffer *buffer, const stru
 /* What was compared. */
 struct tally {
     uint64_t buffers, bytes;
-    uint64_t with_host; /* programs that have buffers on the host */
+    /* programs that have buffers on the host, that update rows of the embedding apart, and that
+     * make K and V ahead */
+    uint64_t with_host, apart, ahead;
 };
 
 static enum tdm_status touched_is_planned(const struct tdm_schedule *schedule, uint64_t seed,
@@ -350,6 +355,8 @@ static enum tdm_status touched_is_planned(const struct tdm_schedule *schedule, u
         tally->bytes += buffer->bytes;
     }
     tally->with_host += program->arena_bytes[TDM_HOST] > 0;
+    tally->apart += tdm_updates_rows_apart(schedule);
+    tally->ahead += tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL);
     for (int place = 0; place < TDM_PLACES; place++)
         free(touched[place]);
     free_plan(&plan);
@@ -577,6 +584,7 @@ static bool is_as_planned(uint64_t seed, struct tally *tally)
     struct tdm_error err;
     char text[768];
     assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+    assert_int_equal(tdm_random_favour(seed, schedule, &err), TDM_OK);
     bool passed = touched_is_planned(schedule, seed, tally, &err) == TDM_OK &&
                   peaks_are_predicted(schedule, seed, &err) == TDM_OK;
     if (!passed) {
@@ -600,6 +608,8 @@ static void memory_is_as_planned(void **state)
                   (unsigned long long)tally.bytes, (unsigned long long)tally.buffers);
     assert_int_equal(failed, 0);
     assert_true(tdm_case_enough("programs had buffers on the host", tally.with_host, cases, 0.4));
+    assert_true(tdm_case_enough("programs update rows apart", tally.apart, cases, 0.02));
+    assert_true(tdm_case_enough("programs make K and V ahead", tally.ahead, cases, 0.02));
 }
 
 /* Layers that gather pages need one slot of their row. Other layers, with a window of the model,

@@ -9,7 +9,10 @@
  * allocated. An op that reads too late, too early, or what was never written computes with
  * poison. */
 #include "executor/walk.h"
+#include "schedule/kv_row.h"
+#include "schedule/nest.h"
 #include "schedule/operands.h"
+#include "schedule/optimizer.h"
 #include "schedule/order.h"
 #include "schedule/program.h"
 #include "schedule/tags.h"
@@ -356,7 +359,7 @@ static size_t run_case(uint64_t seed, struct tdm_schedule *schedule, struct tdm_
 
 /* Counts over the cases of a test. */
 struct tally {
-    uint64_t drawn, ran, reordered, failed, moved;
+    uint64_t drawn, ran, reordered, failed, moved, apart, ahead;
 };
 
 /* Draws the program of a seed and, unless it has too many ops, runs it. */
@@ -369,6 +372,7 @@ static void try_seed(uint64_t seed, struct tally *tally)
     struct tdm_error err;
     tally->drawn++;
     assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+    assert_int_equal(tdm_random_favour(seed, schedule, &err), TDM_OK);
     assert_int_equal(tdm_program_lower(schedule, &program, &err), TDM_OK);
     if (program->op_count <= MOST_OPS) {
         if (tdm_execution_open(program, "cpu", seed, &e, &err) != TDM_OK)
@@ -376,6 +380,8 @@ static void try_seed(uint64_t seed, struct tally *tally)
         size_t out_of_order = run_case(seed, schedule, &e);
         bool failed = out_of_order == SIZE_MAX;
         tally->ran++;
+        tally->apart += tdm_updates_rows_apart(schedule);
+        tally->ahead += tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL);
         tally->failed += failed;
         tally->reordered += !failed && out_of_order > 0;
         tally->moved += failed ? 0 : out_of_order;
@@ -401,6 +407,8 @@ static void orders_that_are_permitted_leave_the_same_bits(void **state)
     assert_int_equal(tally.failed, 0);
     assert_true(tdm_case_enough("programs had few enough ops to run", tally.ran, cases, 0.8));
     assert_true(tdm_case_enough("programs had ops out of order", tally.reordered, cases, 0.3));
+    assert_true(tdm_case_enough("programs update rows apart", tally.apart, cases, 0.02));
+    assert_true(tdm_case_enough("programs make K and V ahead", tally.ahead, cases, 0.02));
 }
 
 /* In these cases, the head's part of a tied gradient is copied back from the host with the padding

@@ -19,6 +19,9 @@
 #include "executor/backends.h"
 #include "executor/run.h"
 #include "models/weights.h"
+#include "schedule/kv_row.h"
+#include "schedule/nest.h"
+#include "schedule/optimizer.h"
 #include "schedule/pauses.h"
 #include "schedule/program.h"
 #include "tests/support/quiet_run.h"
@@ -300,7 +303,13 @@ static bool goes_on_within(uint64_t seed, uint64_t steps, uint64_t at)
     return passed;
 }
 
-static uint64_t count_pauses(const struct tdm_schedule *schedule)
+/* Stops within steps, and of which programs. */
+struct stops {
+    uint64_t all, of_teams, of_rows_apart, of_kv_ahead;
+};
+
+/* Notes what a program has, too. */
+static uint64_t count_pauses(const struct tdm_schedule *schedule, bool *makes_ahead)
 {
     struct tdm_program *program;
     struct tdm_pauses *pauses;
@@ -309,12 +318,13 @@ static uint64_t count_pauses(const struct tdm_schedule *schedule)
     const struct tdm_program first = tdm_program_of_rank(program, 0);
     assert_int_equal(tdm_pauses_new(&first, &pauses, &err), TDM_OK);
     const uint64_t count = tdm_pauses_count(pauses);
+    *makes_ahead = tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL);
     tdm_pauses_free(pauses);
     tdm_program_free(program);
     return count;
 }
 
-static bool run_within_case(uint64_t seed, uint64_t *stops, uint64_t *team_stops)
+static bool run_within_case(uint64_t seed, struct stops *stops)
 {
     const struct tdm_random_options options = {.optimizer = seed % 7 == 0 ? TDM_RANDOM_ANY_OPTIMIZER
                                                                           : TDM_RANDOM_UPDATES,
@@ -327,20 +337,25 @@ static bool run_within_case(uint64_t seed, uint64_t *stops, uint64_t *team_stops
     struct tdm_error err = {0};
     struct tdm_dice dice;
     char text[512];
+    bool makes_ahead;
     remove_all();
     tdm_dice_seed(&dice, seed);
     assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+    assert_int_equal(tdm_random_favour(seed, schedule, &err), TDM_OK);
     schedule->optimizer.learning_rate = 1e-3;
     assert_true(tdm_quiet_schedule(schedule, "one.json"));
     if (train_within("one.json", "whole", NULL, seed, steps, 0, &result, &err) != TDM_OK)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.message);
     /* each is saved up to the one where the run stops, which takes most of the time */
-    const uint64_t pauses = tdm_least(count_pauses(schedule) * steps, 60);
+    const uint64_t pauses = tdm_least(count_pauses(schedule, &makes_ahead) * steps, 60);
     bool passed = true;
     most = tdm_least(most, pauses);
-    for (uint64_t i = 0; i < most && passed; i++, ++*stops) {
+    for (uint64_t i = 0; i < most && passed; i++) {
         passed = goes_on_within(seed, steps, tdm_dice_roll(&dice, 1, pauses));
-        *team_stops += schedule->ranks > 1;
+        stops->all++;
+        stops->of_teams += schedule->ranks > 1;
+        stops->of_rows_apart += tdm_updates_rows_apart(schedule);
+        stops->of_kv_ahead += makes_ahead;
     }
     if (!passed) {
         tdm_case_again("executor/property_resume", seed);
@@ -353,14 +368,19 @@ static bool run_within_case(uint64_t seed, uint64_t *stops, uint64_t *team_stops
 static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(16, 50), failed = 0, stops = 0, of_teams = 0;
+    uint64_t cases = tdm_case_count(16, 50), failed = 0;
+    struct stops stops = {0};
     for (uint64_t i = 0; i < cases; i++)
-        failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops, &of_teams);
-    printf("# %llu stops within a step, %llu of several ranks\n", (unsigned long long)stops,
-           (unsigned long long)of_teams);
+        failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops);
+    printf("# %llu stops within a step, %llu of several ranks\n", (unsigned long long)stops.all,
+           (unsigned long long)stops.of_teams);
     assert_int_equal(failed, 0);
-    assert_true(tdm_case_enough("stop within a step", stops, cases, 0.5));
-    assert_true(tdm_case_enough("stop within a step of several ranks", of_teams, cases, 0.2));
+    assert_true(tdm_case_enough("stop within a step", stops.all, cases, 0.5));
+    assert_true(tdm_case_enough("stop within a step of several ranks", stops.of_teams, cases, 0.2));
+    assert_true(tdm_case_enough("stop within a step that updates rows apart", stops.of_rows_apart,
+                                stops.all, 0.005));
+    assert_true(tdm_case_enough("stop within a step that makes K and V ahead", stops.of_kv_ahead,
+                                stops.all, 0.02));
 }
 
 /* ---- checkpoints that were changed ---- */

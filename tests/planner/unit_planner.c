@@ -675,6 +675,27 @@ static void test_rings_are_obeyed(void **state)
     }
 }
 
+/* K and V that a user wants ahead: they are where a schedule can make them, and where it cannot,
+ * for want of a second slot of weights, it does not say so. */
+static void test_ahead_is_true(void **state)
+{
+    (void)state;
+    static const char *const pairs[] = {"rings.ahead=1", "inputs=host", "kv=recompute", "weights=0",
+                                        "rings.weights=1"};
+    for (size_t count = 4; count <= 5; count++) {
+        struct tdm_pins pins = {0};
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 65536, 24 * GIB, 109 * GIB);
+        must(tdm_set_keys_apply(pairs, count, schedule, &pins, &err), &err);
+        assert_true(search(schedule, &pins) > 0);
+        assert_int_equal(schedule->rings.weights, count == 4 ? 2 : 1);
+        assert_int_equal(schedule->rings.ahead, count == 4 ? 1 : 0);
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+}
+
 static void test_stores_are_obeyed(void **state)
 {
     (void)state;
@@ -1376,6 +1397,7 @@ int main(void)
         cmocka_unit_test(test_quick),
         cmocka_unit_test(test_pins_are_obeyed),
         cmocka_unit_test(test_rings_are_obeyed),
+        cmocka_unit_test(test_ahead_is_true),
         cmocka_unit_test(test_stores_are_obeyed),
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_shortages),

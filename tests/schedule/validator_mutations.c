@@ -137,8 +137,9 @@ static void plant_all(uint64_t seed, size_t fault_count, const struct tdm_record
     free(waits);
 }
 
-/* Do K and V move in their rows, are they gathered from the host, are gradients sent by part, or
- * do ranks pass around what they add up? Few programs do any of these. */
+/* Do K and V move in their rows, are they gathered from the host, are gradients sent by part, are
+ * rows of the embedding updated apart, or do ranks pass around what they add up? Few programs do
+ * any of these. */
 static bool is_rare(const struct tdm_recording *r)
 {
     for (size_t i = 0; i < r->count; i++) {
@@ -146,7 +147,7 @@ static bool is_rare(const struct tdm_recording *r)
         bool moves = op->kind == TDM_OP_COPY && op->lane == TDM_LANE_COMPUTE;
         if (r->items[i].item.kind == TDM_RUN &&
             (moves || op->fetched_bytes > 0 || is_copy_of_part(&r->program, op) ||
-             op->kind == TDM_OP_HOP_SUM))
+             op->rows != TDM_ROWS_ALL || op->kind == TDM_OP_HOP_SUM))
             return true;
     }
     return false;
@@ -167,6 +168,8 @@ static uint64_t plant_in_programs(size_t fault_count, uint64_t base, uint32_t ra
         struct tdm_recording recording;
         struct tdm_error err;
         must(seed, tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        if (n >= cases && n % 2 == 0)
+            tdm_random_to_host(schedule);
         must(seed, tdm_program_lower(schedule, &program, &err), &err);
         const struct tdm_program view =
             tdm_program_of_rank(program, (uint32_t)(seed % program->ranks));

@@ -231,6 +231,48 @@ static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedul
     }
 }
 
+void tdm_random_to_host(struct tdm_schedule *schedule)
+{
+    if (schedule->pass != TDM_TRAIN || tdm_gradients_stay(schedule))
+        return;
+    schedule->optimizer.on = TDM_HOST;
+    schedule->sliced_weights = false;
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        tdm_schedule_set_home(schedule, (enum tdm_state)state, 0, TDM_HOST);
+}
+
+enum tdm_status tdm_random_make_ahead(struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    if (schedule->pass != TDM_TRAIN || schedule->ranks > 1)
+        return TDM_OK;
+    if (schedule->sequence_count > 1)
+        status = tdm_schedule_set_sequences(schedule, 1, schedule->sequences[0].tokens, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_schedule_set_order(schedule, TDM_LAYER_MAJOR);
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct tdm_group *group = &schedule->groups[g];
+        group->input_place = group->held_place = TDM_HOST;
+        group->kv = TDM_KV_RECOMPUTE;
+        if (tdm_set_has(group->kept, TDM_STORE_KV))
+            group->kept = TDM_SET_ATTENTION_OUTPUT;
+        if (tdm_set_has(group->held, TDM_STORE_KV))
+            group->held = TDM_SET_ATTENTION_OUTPUT;
+    }
+    schedule->rings.weights += schedule->rings.weights == 1;
+    schedule->rings.ahead = 1;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_random_favour(uint64_t seed, struct tdm_schedule *schedule,
+                                  struct tdm_error *err)
+{
+    if (seed % 4 == 1)
+        tdm_random_to_host(schedule);
+    return seed % 4 == 3 ? tdm_random_make_ahead(schedule, err) : TDM_OK;
+}
+
 /* In some schedules the states that the rings pass are those of embedding and head alone: mostly
  * where they pass in slices, which few models have. Separate dice, as above. */
 static void random_end_homes(const struct tdm_dice *drawn, struct tdm_schedule *schedule)

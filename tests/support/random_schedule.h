@@ -62,6 +62,20 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
  * length of the first sequence, or a few pages. */
 void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule);
 
+/* Moves all of a unit's state to the host, where it is updated, if units are updated in the
+ * backward. Then rows of the embedding may be updated apart (schedule/optimizer.h), which few
+ * schedules do. */
+void tdm_random_to_host(struct tdm_schedule *schedule);
+
+/* Leaves the first sequence alone, moves all inputs to the host in layer-major order, stores no K
+ * and V, and asks for K and V that are made ahead (schedule/nest.h): in half of the schedules of
+ * one rank they are then. TDM_NO_MEMORY. */
+enum tdm_status tdm_random_make_ahead(struct tdm_schedule *schedule, struct tdm_error *err);
+
+/* Does the one or the other with a seed of four. TDM_NO_MEMORY. */
+enum tdm_status tdm_random_favour(uint64_t seed, struct tdm_schedule *schedule,
+                                  struct tdm_error *err);
+
 /* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer. It
  * differs only in order, groups, places, sets with their splits, homes, rings, prefetch, where
  * updates run, and, if clipping allows, when. Both give bit-identical losses, gradients and

@@ -2,6 +2,7 @@
 /* Tests of token files. Every format gives the tokens of a text of the same bytes, a malformed file
  * is refused with its name, and documents reach the drawn batches. */
 #include "base/inputs.h"
+#include "base/json.h"
 #include "executor/batch.h"
 #include "executor/shuffle.h"
 #include "texts/token_file.h"
@@ -71,13 +72,19 @@ static struct tdm_tokens *open_tokens(const char *path)
     return tokens;
 }
 
+/* Its vocabulary is as large as that of any text here. */
 static struct tdm_schedule *new_schedule(uint64_t context)
 {
-    struct tdm_model *model;
+    struct tdm_model *shipped, *model;
     struct tdm_machine *machine;
     struct tdm_schedule *schedule;
     struct tdm_error err = {0};
-    assert_int_equal(tdm_model_load("byte-1m", &model, &err), TDM_OK);
+    assert_int_equal(tdm_model_load("byte-1m", &shipped, &err), TDM_OK);
+    json_t *config = tdm_json_copy(shipped->config);
+    tdm_model_free(shipped);
+    tdm_json_set(&config, "vocab_size", json_integer(50257));
+    assert_int_equal(tdm_model_from_config("byte-1m", "byte-1m", config, &model, &err), TDM_OK);
+    json_decref(config);
     assert_int_equal(tdm_machine_load("h200-published", &machine, &err), TDM_OK);
     assert_int_equal(tdm_schedule_new(model, machine, context, &schedule, &err), TDM_OK);
     return schedule;
@@ -577,6 +584,25 @@ static void check_documents(const struct tdm_tokens *tokens, const struct tdm_ba
     assert_int_equal(batch->trained_tokens, trained);
 }
 
+/* Does a step know which tokens a batch has, and no others? */
+static void check_used_rows(const struct tdm_batch *batch)
+{
+    const uint32_t vocabulary = batch->schedule->model->vocabulary;
+    struct tdm_step step = {.number = 1};
+    bool *has = calloc(vocabulary, sizeof(*has));
+    uint32_t tokens = 0;
+    assert_non_null(has);
+    for (uint64_t i = 0; i < tdm_schedule_tokens(batch->schedule); i++)
+        has[batch->inputs[i]] = true;
+    tdm_batch_describe(batch, &step);
+    for (uint32_t token = 0; token < vocabulary; token++) {
+        assert_int_equal(step.used_rows[token / 64] >> token % 64 & 1, has[token]);
+        tokens += has[token];
+    }
+    assert_in_range(tokens, 1, vocabulary - 1);
+    free(has);
+}
+
 static void test_batches(void **unused)
 {
     (void)unused;
@@ -603,6 +629,7 @@ static void test_batches(void **unused)
     for (uint64_t number = 1; number < 60; number++) {
         tdm_batch_step(batch, 5, number);
         check_documents(tokens, batch);
+        check_used_rows(batch);
     }
     tdm_batch_describe(batch, &step);
     assert_ptr_equal(step.sequences, batch->sequences);
@@ -610,6 +637,7 @@ static void test_batches(void **unused)
     assert_int_equal(tdm_batch_windows(tokens, schedule), 1);
     tdm_batch_window(batch, 5, 0);
     check_documents(tokens, batch);
+    check_used_rows(batch);
     assert_int_equal(batch->inputs[0], 0);
     assert_int_equal(batch->sequences[0].document_count, 2);
     tdm_batch_free(batch);
@@ -819,6 +847,7 @@ static void test_packed(void **unused)
             assert_int_equal(seen[i], 1);
         assert_int_equal(trained, 57);
         assert_int_equal(batch->trained_tokens, trained);
+        check_used_rows(batch);
     }
     tdm_batch_free(batch);
     tdm_tokens_free(tokens);

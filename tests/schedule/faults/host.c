@@ -16,6 +16,46 @@ static bool update_on_another_lane(struct trial *t)
     return false;
 }
 
+/* The update of the embedding's rows that no token uses, or the number of items. */
+static size_t update_of_unused(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (op_at(t, i) != NULL && op_at(t, i)->rows == TDM_ROWS_UNUSED)
+            return i;
+    return t->r.count;
+}
+
+static bool unused_rows_not_updated(struct trial *t)
+{
+    return remove_found(t, update_of_unused(t));
+}
+
+static bool unused_rows_updated_twice(struct trial *t)
+{
+    const size_t i = update_of_unused(t);
+    if (i < t->r.count)
+        tdm_recording_insert(&t->r, i, &t->r.items[i]);
+    return i < t->r.count;
+}
+
+/* With its gradient and in its bytes it is the update of a whole embedding. */
+static bool all_rows_with_the_used(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (op == NULL || op->rows != TDM_ROWS_USED)
+            continue;
+        op->rows = TDM_ROWS_ALL;
+        for (uint32_t a = 0; a < op->access_count; a++)
+            if (op->access[a].buffer != TDM_NONE && a != TDM_OPTIMIZER_NORMS)
+                op->access[a].bytes =
+                    tdm_part_bytes(t->r.program.schedule->model, op->layer, TDM_PART_ALL,
+                                   buffer_at(t, op->access[a].buffer)->dtype);
+        return true;
+    }
+    return false;
+}
+
 /* Returns the item of the copy that brings operand `a` of some update to the host, or the number of
  * items. *update is the update's item. */
 static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
@@ -205,5 +245,9 @@ const struct fault faults_of_host[] = {
     {.name = "a part sent before its sum is complete", .plant = part_before_its_sum},
     {.name = "a part of what is copied whole", .plant = whole_unit_by_part},
     {.name = "a stale ring slot", .plant = stale_ring_slot},
+    {.name = "rows that no token uses, not updated", .plant = unused_rows_not_updated},
+    {.name = "rows that no token uses, updated twice", .plant = unused_rows_updated_twice},
+    {.name = "rows that no token uses, updated with the others too",
+     .plant = all_rows_with_the_used},
     {0},
 };

@@ -449,10 +449,13 @@ static bool team_op_on_another_lane(struct trial *t)
     return false;
 }
 
+/* Not an exchange of heads in rows of ranks, as in a_token_short() of lists.c: another row may have
+ * the chunk that is cut there. */
 static bool team_tokens_forged(struct trial *t)
 {
+    const bool rows = tdm_exchange_kind_has_rows(t->r.program.schedule->exchange);
     for (EACH_ITEM(t, i))
-        if (is_team_op(t, i)) {
+        if (is_team_op(t, i) && !(rows && is_op(t, i, TDM_OP_ALL_TO_ALL))) {
             op_at(t, i)->tokens++;
             return true;
         }
