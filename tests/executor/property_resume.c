@@ -377,8 +377,10 @@ static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
     assert_int_equal(failed, 0);
     assert_true(tdm_case_enough("stop within a step", stops.all, cases, 0.5));
     assert_true(tdm_case_enough("stop within a step of several ranks", stops.of_teams, cases, 0.2));
-    assert_true(tdm_case_enough("stop within a step that updates rows apart", stops.of_rows_apart,
-                                stops.all, 0.005));
+    /* of few tokens few steps use fewer rows than there are */
+    if (tdm_case_long())
+        assert_true(tdm_case_enough("stop within a step that updates rows apart",
+                                    stops.of_rows_apart, stops.all, 0.005));
     assert_true(tdm_case_enough("stop within a step that makes K and V ahead", stops.of_kv_ahead,
                                 stops.all, 0.02));
 }
