@@ -297,6 +297,14 @@ enum tdm_status tdm_checkpoint_read_parts(const char *file, const json_t *within
     return TDM_OK;
 }
 
+static enum tdm_status is_of_another_version(const struct tdm_checkpoint *checkpoint,
+                                             struct tdm_error *err)
+{
+    tdm_fail(err, TDM_INPUT, "%s: this version of tidemark makes another program of its schedule",
+             checkpoint->directory);
+    return tdm_hint(err, "resume from a step-N, or finish the step with the version that began it");
+}
+
 enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpoint,
                                             const json_t *now,
                                             const struct tdm_checkpoint_user *user,
@@ -304,10 +312,11 @@ enum tdm_status tdm_checkpoint_match_within(const struct tdm_checkpoint *checkpo
 {
     const json_t *then = json_object_get(checkpoint->note, "schedule");
     const struct tdm_program *program = user->program;
-    bool same = checkpoint->differences[0] == '\0' && json_equal(then, now) &&
-                checkpoint->part_count == program->ranks;
+    const bool same = checkpoint->differences[0] == '\0' && json_equal(then, now) &&
+                      checkpoint->part_count == program->ranks;
     for (uint32_t rank = 0; same && rank < program->ranks; rank++)
-        same = checkpoint->parts[rank].ops == tdm_program_of_rank(program, rank).op_count;
+        if (checkpoint->parts[rank].ops != tdm_program_of_rank(program, rank).op_count)
+            return is_of_another_version(checkpoint, err);
     if (same)
         return TDM_OK;
     tdm_fail(err, TDM_INPUT,
@@ -330,9 +339,7 @@ static enum tdm_status load(const struct tdm_checkpoint *checkpoint, struct movi
         number == TDM_NONE ? TDM_OK : digest_slots(program, pauses, number, &slots, err);
     if (status == TDM_OK && (number == TDM_NONE || slots != part->slots ||
                              tdm_pauses_at(pauses, number)->bytes != part->bytes))
-        status = tdm_fail(err, TDM_INPUT,
-                          "%s: this version of tidemark makes another program of its schedule",
-                          checkpoint->directory);
+        status = is_of_another_version(checkpoint, err);
     char *path = status == TDM_OK ? memory_path(checkpoint->directory, program->rank) : NULL;
     if (status == TDM_OK && path == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", checkpoint->directory);

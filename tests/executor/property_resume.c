@@ -14,6 +14,7 @@
  *
  * A checkpoint of which one byte is changed, or a part is missing, is refused, unless the change
  * means nothing. */
+#include "base/digest.h"
 #include "base/json.h"
 #include "base/size.h"
 #include "executor/backends.h"
@@ -385,6 +386,54 @@ static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
                                 stops.all, 0.02));
 }
 
+/* Writes into the note of a checkpoint within a step that its program has one op less, as one of
+ * another version of tidemark may. */
+static void take_an_op(const char *directory)
+{
+    char path[PATH_MAX], digest[TDM_DIGEST_SIZE];
+    struct tdm_error err;
+    json_t *note;
+    snprintf(path, sizeof(path), "%s/" TDM_WEIGHTS_NOTE, directory);
+    assert_int_equal(tdm_json_load(path, &note, &err), TDM_OK);
+    json_t *part = json_array_get(json_object_get(json_object_get(note, "within"), "ranks"), 0);
+    const json_int_t ops = json_integer_value(json_object_get(part, "ops"));
+    json_object_set_new(part, "ops", json_integer(ops - 1));
+    json_object_del(note, "digest");
+    char *text = tdm_json_canonical(note);
+    assert_non_null(text);
+    json_object_set_new(note, "digest", json_string(tdm_digest_text(text, digest)));
+    free(text);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(tdm_json_save(directory, TDM_WEIGHTS_NOTE, note, &err), TDM_OK);
+    json_decref(note);
+}
+
+static void a_step_of_another_version_is_refused(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES, .max_tokens = 32};
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_run_result result = {0};
+    struct tdm_error err = {0};
+    bool ahead;
+    remove_all();
+    for (uint64_t seed = BASE_SEED; schedule == NULL; seed++) {
+        assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+        if (count_pauses(schedule, &ahead) == 0) {
+            tdm_schedule_free(schedule);
+            schedule = NULL;
+        }
+    }
+    assert_true(tdm_quiet_schedule(schedule, "one.json"));
+    tdm_schedule_free(schedule);
+    assert_int_equal(train_within("one.json", "part", NULL, 1, 1, 1, &result, &err),
+                     TDM_INTERRUPTED);
+    take_an_op("part/within-1");
+    assert_int_equal(train_within("one.json", "part", "part", 0, 1, 0, &result, &err), TDM_INPUT);
+    assert_non_null(strstr(err.message, "this version of tidemark makes another program"));
+    assert_non_null(strstr(err.hint, "resume from a step-N"));
+}
+
 /* ---- checkpoints that were changed ---- */
 
 /* Changes one byte of a file, or cuts it off there. */
@@ -481,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_training_goes_on_as_if_it_had_not_stopped),
         cmocka_unit_test(a_step_goes_on_as_if_it_had_not_stopped),
+        cmocka_unit_test(a_step_of_another_version_is_refused),
         cmocka_unit_test(a_changed_checkpoint_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);
