@@ -160,8 +160,10 @@ struct lane_clocks {
     double gradient_free, mlp_gradient_free; /* when a gradient, and its MLP's parts, are sent */
     double host_free[SLOTS];
     uint32_t host_gradients;
-    double link_seconds;              /* of all copies so far, alone */
-    double updates_begin, link_begin; /* the first update, and link_seconds then */
+    double link_seconds; /* of all copies so far, alone */
+    /* the host's lane since it was idle: its first update, all of them alone, and link_seconds and
+     * the end of copies then; seconds of copies in a second since */
+    double host_begin, host_work, link_begin, link_until, link_busy;
     double sums_sent;
     double kv_ready, kv_free; /* layer-major: K and V from the host, and the row that they enter, */
     double row_sent;          /* and when all those on their way to the host have left it */

@@ -188,19 +188,24 @@ static double update_seconds(const struct lane_clocks *c, uint32_t unit)
     return of_all > 0 ? all * (double)c->e->gradient_bytes[unit] / of_all : 0;
 }
 
-/* Seconds of an update on the host that takes `seconds` beside no copies. They are taken to be as
- * dense as since the first update; before that, as since the step began. */
-static double beside_copies(struct lane_clocks *c, double begin, double seconds)
+/* An update on the host that takes `seconds` beside no copies. How much copies slow it is known
+ * when they are: so all updates since the lane was idle are taken to run beside copies as dense as
+ * those since then, and the first of them as those since the lane was idle the time before. */
+static void update_beside_copies(struct lane_clocks *c, double ready, double seconds)
 {
-    const double until = later(later(c->h2d, c->d2h), begin);
-    const double passed = until - c->updates_begin;
-    const double busy = passed > 0 ? (c->link_seconds - c->link_begin) / passed : 0;
-    if (c->updates_begin == 0) {
-        c->updates_begin = begin;
+    const double until = later(c->h2d, c->d2h);
+    if (until > c->link_until)
+        c->link_busy = (c->link_seconds - c->link_begin) / (until - c->link_until);
+    if (ready > c->host) {
+        c->host_begin = ready;
+        c->host_work = 0;
         c->link_begin = c->link_seconds;
+        c->link_until = until;
     }
-    return seconds /
-           later(1 - c->e->seconds_per_copied_byte * busy / c->to_device, TDM_LEAST_UPDATE_RATE);
+    c->host_work += seconds;
+    c->host = c->host_begin +
+              c->host_work / later(1 - c->e->seconds_per_copied_byte * c->link_busy / c->to_device,
+                                   TDM_LEAST_UPDATE_RATE);
 }
 
 /* The gradient goes to the host, where its lane updates the unit. Layer-major, it is sent part by
@@ -220,8 +225,7 @@ static void update_on_host(struct lane_clocks *c, uint32_t unit)
                          (double)model->units[unit].elements;
     }
     double sent = later(made, copy_to_host(c, later(begun, *free_at), bytes));
-    c->host = later(c->host, sent);
-    c->host += beside_copies(c, c->host, c->e->far_updates[unit].host);
+    update_beside_copies(c, sent, c->e->far_updates[unit].host);
     c->compute += update_seconds(c, unit);
     *free_at = c->host;
     c->gradient_free = sent;
