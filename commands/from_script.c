@@ -6,6 +6,7 @@
  * $(expr 16 / $NAME). It runs nothing: what it cannot know, such as $(nproc), stays as it is
  * written. The training command is the one with the most options.
  */
+#include "base/json.h"
 #include "commands/from_file.h"
 
 #include <ctype.h>
@@ -309,8 +310,9 @@ static void end_command(struct script *s)
     if (options > s->options) {
         json_decref(s->best);
         json_decref(s->before);
-        s->best = json_copy(s->command);
-        s->before = json_copy(s->names);
+        s->best = tdm_json_copy(s->command);
+        s->before = tdm_json_copy(s->names);
+        s->has_memory &= s->best != NULL && s->before != NULL;
         s->options = options;
     }
     json_array_clear(s->command);
