@@ -86,7 +86,7 @@ static bool take_sums(struct tdm_estimator *e, const struct tdm_schedule *base, 
     e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
     e->sweeps = calloc(count, sizeof(*e->sweeps));
     e->kv_ahead = calloc(count, sizeof(*e->kv_ahead));
-    bool complete = e->tokens_before != NULL && e->sweeps != NULL;
+    bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->kv_ahead != NULL;
     complete &= (e->memory = tdm_lanes_new(base, (uint32_t)chunks)) != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     complete &= (e->votes_below = calloc(count, sizeof(uint64_t))) != NULL;
