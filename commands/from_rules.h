@@ -86,6 +86,8 @@ extern const struct tdm_from_rule tdm_from_fsdp_rules[];
 #define TDM_FROM_NO_MEMORY "changes no memory"
 #define TDM_FROM_OF_MODEL "the model says it"
 
+#define TDM_FROM_PATH_BYTES 200u
+
 /* False, null, 0, "none", "no", "off", "disabled" or empty. */
 bool tdm_from_is_off(const json_t *value);
 bool tdm_from_is(const json_t *value, const char *word);
@@ -116,6 +118,12 @@ enum tdm_status tdm_from_read_model(const struct tdm_from_reading *r, const char
                                     const json_t *value);
 /* A word that stays valid as long as the settings. NULL: no memory. */
 const char *tdm_from_keep(const struct tdm_from_reading *r, const char *word);
+
+/* The rule of a path, which may be one of a table that a rule names. NULL: there is none. */
+const struct tdm_from_rule *tdm_from_find_rule(const struct tdm_from_rule *rules, const char *path);
+
+/* Gives the file the values of the command line, for keys that files of its kind have. */
+enum tdm_status tdm_from_change(const struct tdm_from_reading *r, json_t *root);
 
 /* Reads a key by another table, which has a rule for it. */
 enum tdm_status tdm_from_apply_rules(const struct tdm_from_reading *r,

@@ -38,7 +38,7 @@ libcommands_a_SOURCES = \
 	commands/cmd_plot.c \
 	commands/cmd_predict.c commands/cmd_predict_text.c commands/predict_parts.h \
 	commands/predict_from.c commands/predict_from.h \
-	commands/from_axolotl.c commands/from_launch.c commands/from_megatron.c \
+	commands/from_axolotl.c commands/from_changes.c commands/from_launch.c commands/from_megatron.c \
 	commands/from_litgpt.c commands/from_llamafactory.c \
 	commands/from_torchtitan.c commands/from_torchtune.c commands/from_training.c commands/from_rules.h \
 	commands/from_apply.c commands/from_file.c commands/from_file.h \

@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/yaml.h"
 #include "commands/from_file.h"
 #include "commands/from_rules.h"
 
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATH_BYTES 200u
 #define VALUE_BYTES 1024u
 
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
@@ -290,8 +288,7 @@ static bool rule_fits(const struct tdm_from_rule *rule, const char *path)
     return beginning ? strncmp(rule->key, path, length - 1) == 0 : strcmp(rule->key, path) == 0;
 }
 
-/* The rule of a path, which may be one of a table that a rule names. */
-static const struct tdm_from_rule *find_rule(const struct tdm_from_rule *rules, const char *path)
+const struct tdm_from_rule *tdm_from_find_rule(const struct tdm_from_rule *rules, const char *path)
 {
     while (rules->key != NULL && !rule_fits(rules, path))
         rules++;
@@ -301,7 +298,7 @@ static const struct tdm_from_rule *find_rule(const struct tdm_from_rule *rules, 
     size_t prefix = rules->prefix != NULL ? strlen(rules->prefix) : 0;
     if (prefix > 0 && strncmp(name, rules->prefix, prefix) == 0)
         name += prefix;
-    return find_rule(rules->table, name);
+    return tdm_from_find_rule(rules->table, name);
 }
 
 /* A value as --set takes it: names of a list are separated by commas. False: it is no such value.
@@ -443,7 +440,7 @@ enum tdm_status tdm_from_apply_rules(const struct tdm_from_reading *r,
                                      const struct tdm_from_rule *rules, const char *path,
                                      const json_t *value)
 {
-    const struct tdm_from_rule *rule = find_rule(rules, path);
+    const struct tdm_from_rule *rule = tdm_from_find_rule(rules, path);
     return rule == NULL ? refuse_key(r, path) : apply_rule(r, rule, path, value);
 }
 
@@ -460,7 +457,7 @@ static bool is_object_path(const struct tdm_from_rule *rules, const char *path)
 static enum tdm_status read_leaf(const struct tdm_from_reading *r, const char *path,
                                  const json_t *value)
 {
-    const struct tdm_from_rule *rule = find_rule(r->kind->rules, path);
+    const struct tdm_from_rule *rule = tdm_from_find_rule(r->kind->rules, path);
     r->from->key = path;
     if (rule == NULL && r->of_program)
         return tdm_from_is_off(value)
@@ -498,115 +495,19 @@ static enum tdm_status read_object(const struct tdm_from_reading *r, const char 
     enum tdm_status status = TDM_OK;
     json_object_foreach((json_t *)object, key, value)
     {
-        char path[PATH_BYTES];
+        char path[TDM_FROM_PATH_BYTES];
         if ((size_t)snprintf(path, sizeof(path), "%s%s%s", prefix, prefix[0] != '\0' ? "." : "",
                              key) >= sizeof(path))
             return tdm_fail(r->err, TDM_INPUT, "%s: \"%.64s\" is not known", r->file, path);
         if (r->kind->options)
             option_name(path + (prefix[0] != '\0' ? strlen(prefix) + 1 : 0));
         bool enters = json_is_object(value) && json_object_size(value) > 0 &&
-                      find_rule(r->kind->rules, path) == NULL;
+                      tdm_from_find_rule(r->kind->rules, path) == NULL;
         status = enters ? read_object(r, path, value) : read_leaf(r, path, value);
         if (status != TDM_OK)
             return status;
     }
     return status;
-}
-
-/* ---- keys that the command line changes ---- */
-
-/* Does a method have the key, and such a value? */
-static bool is_setting(const char *pair)
-{
-    char expected[TDM_OTHER_VALUES];
-    const char *value;
-    size_t k;
-    for (const struct tdm_method *m = tdm_methods(); m->name != NULL; m++)
-        if (tdm_method_read_pair(m, pair, &k, &value) || tdm_method_other_values(m, pair, expected))
-            return true;
-    return false;
-}
-
-void tdm_from_take_changes(struct tdm_from *from, struct tdm_setting_list *list)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < list->count; i++)
-        if (is_setting(list->pairs[i]))
-            list->pairs[kept++] = list->pairs[i];
-        else
-            from->changes[from->change_count++] = list->pairs[i];
-    list->count = kept;
-}
-
-void tdm_from_return_changes(const struct tdm_from *from, struct tdm_setting_list *list)
-{
-    for (size_t i = 0; i < from->change_count; i++)
-        if (!from->changed[i])
-            list->pairs[list->count++] = from->changes[i];
-}
-
-static bool is_list(const struct tdm_from_kind *kind, const char *path)
-{
-    for (const char *const *name = kind->lists; *name != NULL; name++)
-        if (strcmp(*name, path) == 0)
-            return true;
-    return false;
-}
-
-/* "--training.compile true", "model.lora_rank=16": the key as a path, and its value, of which
- * commas make a list. NULL: it is no pair. */
-static json_t *read_change(const struct tdm_from_kind *kind, const char *pair,
-                           char path[PATH_BYTES])
-{
-    const bool option = tdm_from_begins(pair, "--");
-    const size_t dashes = option ? 2 : 0, length = strcspn(pair + dashes, option ? "=: " : "=:");
-    const char *text = pair + dashes + length;
-    if (length == 0 || length >= PATH_BYTES || (*text == '\0' && !option))
-        return NULL;
-    snprintf(path, PATH_BYTES, "%.*s", (int)length, pair + dashes);
-    for (char *at = path; *at != '\0'; at++)
-        if (*at == '-')
-            *at = '_';
-    text += *text != '\0';
-    text += strspn(text, " ");
-    if (*text == '\0')
-        return json_true();
-    if (!is_list(kind, path) && (strchr(text, ',') == NULL || text[0] == '['))
-        return tdm_yaml_scalar(text, strlen(text));
-    json_t *list = json_array();
-    for (; *text != '\0'; text += text[0] == ',') {
-        const size_t part = strcspn(text, ",");
-        json_array_append_new(list, tdm_yaml_scalar(text, part));
-        text += part;
-    }
-    return list;
-}
-
-/* Sets the value of a path, and makes the objects that are on the way. */
-static bool set_path(json_t *root, const char *path, json_t *value)
-{
-    char name[PATH_BYTES];
-    const char *dot;
-    for (; (dot = strchr(path, '.')) != NULL; path = dot + 1) {
-        snprintf(name, sizeof(name), "%.*s", (int)(dot - path), path);
-        json_t *inside = json_object_get(root, name);
-        if (inside == NULL && json_object_set_new(root, name, inside = json_object()) != 0)
-            return false;
-        root = inside;
-    }
-    return json_object_set(root, path, value) == 0;
-}
-
-/* Gives the file the values of the command line, for keys that files of its kind have. */
-static void change(const struct tdm_from_reading *r, json_t *root)
-{
-    char path[PATH_BYTES];
-    for (size_t i = 0; i < r->from->change_count && !r->kind->options; i++) {
-        json_t *value = read_change(r->kind, r->from->changes[i], path);
-        if (value != NULL && find_rule(r->kind->rules, path) != NULL && set_path(root, path, value))
-            r->from->changed[i] = true;
-        json_decref(value);
-    }
 }
 
 /* ---- a file ---- */
@@ -636,7 +537,7 @@ static bool has_options(const json_t *root)
 /* Options by the names of their keys: "--output-dir" is output_dir. NULL: no memory. */
 static json_t *name_options(json_t *root)
 {
-    char name[PATH_BYTES];
+    char name[TDM_FROM_PATH_BYTES];
     const char *key;
     json_t *value, *named = json_object();
     json_object_foreach(root, key, value)
@@ -714,12 +615,14 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
     r.root = root;
     if (status == TDM_OK && r.kind == NULL) {
         tdm_fail(err, TDM_INPUT, "%s: is none of the files that --from reads", path);
-        status = tdm_hint(err, "a DeepSpeed or accelerate config, TrainingArguments, an "
-                               "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
-                               "config of torchtitan or torchtune, a script with arguments");
+        status =
+            tdm_hint(err, "a DeepSpeed or accelerate config, TrainingArguments, an "
+                          "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
+                          "config of torchtitan, torchtune or LitGPT, a script with arguments");
     } else if (status == TDM_OK) {
-        change(&r, root);
-        status = read_object(&r, "", root);
+        status = tdm_from_change(&r, root);
+        if (status == TDM_OK)
+            status = read_object(&r, "", root);
     }
     from->key = NULL;
     if (status == TDM_OK && r.kind->settle != NULL)
