@@ -18,6 +18,7 @@
 
 #define WORD_BYTES 4096u
 #define NAME_BYTES 64u
+#define MOST_WORDS 65536u /* of a script; arrays of arrays would fill the memory */
 
 struct script {
     const char *at;
@@ -26,7 +27,9 @@ struct script {
     json_t *best;    /* of the one with the most options so far */
     json_t *before;  /* object: what was assigned before that command */
     size_t options;
+    size_t words; /* of all lists so far */
     bool has_memory;
+    bool is_too_long; /* it has too many words, or too long a one */
 };
 
 static bool is_name(char letter)
@@ -45,13 +48,13 @@ static void append(char word[WORD_BYTES], const char *text, size_t length)
 
 static void add_word(struct script *s, json_t *list, const char *word)
 {
-    if (json_array_append_new(list, json_string(word)) != 0)
+    s->is_too_long |= ++s->words > MOST_WORDS || strlen(word) + 1 == WORD_BYTES;
+    if (!s->is_too_long && json_array_append_new(list, json_string(word)) != 0)
         s->has_memory = false;
 }
 
-/* Past "$", the name that follows and what stands behind it; NULL: none does. *fallback: the word
- * of
- * ${NAME:-word}. */
+/* Past "$", the name that follows and what it stands for; NULL: it stands for nothing. *fallback:
+ * the word of ${NAME:-word}. */
 static const json_t *read_name(struct script *s, char fallback[WORD_BYTES])
 {
     char name[NAME_BYTES];
@@ -164,8 +167,8 @@ static void put_names(const struct script *s, char sum[WORD_BYTES], const char *
     }
 }
 
-/* "$((16 / N))" and "$(expr 16 / $N)": adds the number to the word. False:
- * it is no such sum, and nothing was added. */
+/* "$((16 / N))" and "$(expr 16 / $N)": adds the number to the word. False: it is no such sum, and
+ * nothing was added. */
 static bool append_sum(const struct script *s, char word[WORD_BYTES], const char *text,
                        size_t length)
 {
@@ -185,7 +188,8 @@ static bool append_sum(const struct script *s, char word[WORD_BYTES], const char
     return true;
 }
 
-/* What a name stands for: its blanks divide words, but not inside quotes. An array is its words. */
+/* Adds what a name stands for: its blanks divide words, but not inside quotes. An array is its
+ * words. */
 static void expand(struct script *s, json_t *list, char word[WORD_BYTES], bool *open, bool quoted)
 {
     char fallback[WORD_BYTES];
@@ -320,7 +324,7 @@ static void end_command(struct script *s)
 
 static void read_commands(struct script *s)
 {
-    while (*s->at != '\0') {
+    while (*s->at != '\0' && !s->is_too_long) {
         while (isspace((unsigned char)*s->at) || (*s->at != '\0' && strchr(";&|()", *s->at)))
             s->at++;
         if (!read_array(s))
@@ -340,13 +344,17 @@ enum tdm_status tdm_from_script(const char *file, const char *text, json_t **wor
     json_decref(s.command);
     *words = s.best;
     *assigned = s.before;
-    if (s.options > 1 && s.has_memory && s.best != NULL && s.before != NULL)
+    if (s.options > 1 && s.has_memory && !s.is_too_long && s.best != NULL && s.before != NULL)
         return TDM_OK;
     json_decref(s.best);
     json_decref(s.before);
     if (!s.has_memory || s.command == NULL || s.names == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
-    tdm_fail(err, TDM_INPUT, "%s: is a shell script without a command that has options", file);
+    if (s.is_too_long)
+        tdm_fail(err, TDM_INPUT, "%s: has more than %u words, or one of more than %u bytes", file,
+                 MOST_WORDS, WORD_BYTES - 2);
+    else
+        tdm_fail(err, TDM_INPUT, "%s: is a shell script without a command that has options", file);
     return tdm_hint(err, "give the arguments that it passes, as --micro-batch-size 1 --bf16, in a "
                          "file whose name ends in .args");
 }
