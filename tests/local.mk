@@ -532,7 +532,7 @@ AM_TESTS_ENVIRONMENT = \
 	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA PATH TDM_LONG TDM_LONG_TESTS TDM_CMOCKA_TESTS \
 	TDM_GOLDEN_TESTS TDM_SANITIZED;
 
-EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
+EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/support/waits.sh tests/closing-line tests/gpu/run \
 	tests/gpu/sanitize tests/support/largest_weight \
 	tests/gpu/huggingface.py tests/gpu/huggingface_test \
 	tests/golden-run $(all_goldens) $(all_goldens:.test=.expect) tests/data
