@@ -261,6 +261,10 @@ static enum tdm_status scale(struct tdm_solver *solver, struct tdm_error *err)
     return status;
 }
 
+/* From the basis of the solution before few iterations are needed, unless the simplex goes in a
+ * circle. So the first try has this part of them. */
+#define FIRST_TRY 8
+
 enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, struct tdm_error *err)
 {
     int code = 0;
@@ -274,12 +278,13 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, stru
         glp_smcp how;
         glp_init_smcp(&how);
         how.msg_lev = GLP_MSG_OFF;
-        how.it_lim = iterations;
+        how.it_lim = iterations / FIRST_TRY;
         code = glp_simplex(solver->problem, &how);
         /* a cycle, or numerical trouble, of which no solution can be one, too: start again */
         if (code != 0 || glp_get_status(solver->problem) == GLP_NOFEAS) {
             glp_std_basis(solver->problem);
             how.presolve = GLP_ON;
+            how.it_lim = iterations;
             code = glp_simplex(solver->problem, &how);
         }
     });

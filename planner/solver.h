@@ -53,8 +53,9 @@ void tdm_solver_cost(struct tdm_solver *solver, int column, double cost);
 /* Changes the limits of a row. */
 void tdm_solver_limit_row(struct tdm_solver *solver, int row, double least, double most);
 
-/* Solves, within a number of iterations from the last solution, or else as many from the start.
- * TDM_INFEASIBLE if there is no solution, TDM_INTERNAL if the solver gives up. */
+/* Solves, within a number of iterations from the start; before that tries an eighth of them from
+ * the last solution. TDM_INFEASIBLE if there is no solution, TDM_INTERNAL if the solver gives up.
+ */
 enum tdm_status tdm_solver_solve(struct tdm_solver *solver, int iterations, struct tdm_error *err);
 
 /* Of the last solution: its value, the value of a column, the price of a row (by how much the value
