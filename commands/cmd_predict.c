@@ -447,8 +447,9 @@ static enum tdm_status predict_other(const struct tdm_predict_request *r,
         status = tdm_method_longest_below(a->model, a->machine, &a->settings, r->margin, p,
                                           &a->longest_tokens, &a->longest_work, err);
     if (status == TDM_OK && r->timeline.path != NULL)
-        status = tdm_method_timeline(a->model, a->machine, &a->settings,
-                                     p->steps[p->highest].number, p->endless, &a->timeline, err);
+        status =
+            tdm_method_timeline(a->model, a->machine, &a->settings, p->steps[p->highest].number,
+                                p->endless, p->last_gpu, &a->timeline, err);
     return status;
 }
 

@@ -275,7 +275,7 @@ void tdm_predict_print_peaks(const struct tdm_predict_answer *a)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     char head[32];
-    printf("%-24s", "peak of a GPU");
+    printf("%-24s", p->last_gpu ? "peak of the last GPU" : "peak of a GPU");
     for (uint32_t i = 0; i < p->count; i++) {
         snprintf(head, sizeof(head), "step %" PRIu32, p->steps[i].number);
         printf(" %12s", head);

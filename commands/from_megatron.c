@@ -4,6 +4,7 @@
 #include "commands/from_shape.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
@@ -132,6 +133,23 @@ static enum tdm_status read_positions(const struct tdm_from_reading *r, const ch
     return tdm_from_bad(r, path, value, "rope and learned_absolute are known");
 }
 
+static bool is_zero(const json_t *value)
+{
+    return json_is_string(value) ? strtod(json_string_value(value), NULL) == 0
+                                 : json_number_value(value) == 0;
+}
+
+/* Scores in memory have masks of their own, unless attention_dropout is 0; it is 0.1 where nothing
+ * is said of it (transformer_config.py). */
+static enum tdm_status settle_attention_dropout(const struct tdm_from_reading *r)
+{
+    const json_t *backend = argument(r, "--attention-backend"),
+                 *dropout = argument(r, "--attention-dropout");
+    if (backend == NULL || !tdm_from_is(backend, "unfused"))
+        return TDM_OK;
+    return tdm_from_pair(r, "attention_dropout", dropout != NULL && is_zero(dropout) ? "0" : "0.1");
+}
+
 /* A value of an option, or what Megatron-LM takes where it is not said. */
 struct unsaid {
     const char *option, *key, *value;
@@ -159,6 +177,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     for (const struct unsaid *u = ranks; u->option != NULL && status == TDM_OK; u++)
         if (argument(r, u->option) == NULL)
             status = tdm_from_pair(r, u->key, u->value);
+    if (status == TDM_OK)
+        status = settle_attention_dropout(r);
     if (status == TDM_OK)
         status = tdm_from_read_shape(r, arguments(r));
     if (argument(r, "--num-layers") == NULL)
@@ -196,7 +216,8 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"use_tp_pp_dp_mapping", IGNORE NO_MEMORY},
     {"use_ring_exchange_p2p", IGNORE NO_MEMORY},
     {"overlap_p2p_communication*", IGNORE "as it is by default"},
-    {"microbatch_group_size_per_virtual_pipeline_stage", LACK "the usual order is predicted"},
+    {"microbatch_group_size_per_virtual_pipeline_stage", SET "microbatch_group_size_per_vp_stage"},
+    {"microbatch_group_size_per_vp_stage", SET "microbatch_group_size_per_vp_stage"},
     /* recomputation */
     {"recompute_granularity", SET "recompute_granularity"},
     {"recompute_method", SET "recompute_method"},
@@ -280,7 +301,7 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"no_position_embedding", IGNORE "position_embedding_type says it"},
     {"use_rotary_position_embeddings", ON "position_embedding_type=rope"},
     {"hidden_dropout", SET "hidden_dropout"},
-    {"attention_dropout", IGNORE "the kernel makes its mask again"},
+    {"attention_dropout", IGNORE "read with attention_backend; fused kernels make its mask again"},
     {"make_vocab_size_divisible_by", SET "make_vocab_size_divisible_by"},
     {"num_experts", IGNORE OF_MODEL},
     {"moe_pad_expert_input_to_capacity", SET "moe_pad_expert_input_to_capacity"},

@@ -5,6 +5,7 @@
 #include "commands/from_rules.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
@@ -84,8 +85,9 @@ static enum tdm_status read_dtype(const struct tdm_from_reading *r, const char *
 static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    return tdm_from_is(value, "flash_attn") ? tdm_from_pair(r, "attention", "flash")
-                                            : tdm_from_read_attention(r, path, value);
+    return tdm_from_is(value, "flash_attn")
+               ? tdm_from_pair(r, "attn_implementation", "flash_attention_2")
+               : tdm_from_read_attention(r, path, value);
 }
 
 static enum tdm_status read_bits(const struct tdm_from_reading *r, const char *path,
@@ -151,6 +153,59 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     return TDM_OK;
 }
 
+static json_int_t number_of(const json_t *value)
+{
+    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10)
+                                 : json_integer_value(value);
+}
+
+/* Ranks exchange heads as far as their number divides the KV heads, else they form a ring, as by
+ * USP (sequence_parallel/sequence_parallel.py `_init_device_mesh`); over ZeRO-3 the method is ALST
+ * without its tiled loss. */
+static enum tdm_status settle_sequence_parallel(const struct tdm_from_reading *r)
+{
+    static const struct {
+        const char *method, *over, *pairs[7]; /* method NULL: no other is named */
+    } divided[] = {
+        {NULL, "usp", {"sharding", "ddp", NULL}},
+        {"ddp", "usp", {"sharding", "ddp", NULL}},
+        {"deepspeed-zero1", "usp", {"sharding", "zero1", NULL}},
+        {"fsdp", "usp", {"sharding", "fsdp", NULL}},
+        {"zero3",
+         "alst",
+         {"tiled_logits", "0", "tiled_mlp_compute", "0", "activation_checkpoint_cpu_offload",
+          "false", NULL}},
+    };
+    const char *method = r->from->method;
+    size_t i = 0, count = sizeof(divided) / sizeof(divided[0]);
+    while (i < count && (method == NULL) != (divided[i].method == NULL))
+        i++;
+    while (method != NULL && i < count && strcmp(method, divided[i].method) != 0)
+        i++;
+    if (i == count)
+        return tdm_from_bad(r, "sequence_parallel_size", said(r, "sequence_parallel_size"),
+                            "divided sequences are known without DeepSpeed, with its stages 1 and "
+                            "3 and with FSDP");
+    enum tdm_status status = TDM_OK;
+    r->from->method = divided[i].over;
+    for (const char *const *pair = divided[i].pairs; *pair != NULL && status == TDM_OK; pair += 2)
+        status = tdm_from_pair(r, pair[0], pair[1]);
+    if (status == TDM_OK && tdm_from_is(said(r, "deepspeed"), "zero3")) /* ALST's is offloaded */
+        status = tdm_from_pair(r, "offload_optimizer", "none");
+    return status;
+}
+
+static enum tdm_status read_sequence_parallel(const struct tdm_from_reading *r, const char *path,
+                                              const json_t *value)
+{
+    char text[32];
+    const json_int_t size = number_of(value);
+    if (size < 1)
+        return tdm_from_bad(r, path, value, "expected a number of GPUs");
+    snprintf(text, sizeof(text), "%lld", (long long)size);
+    return size == 1 ? TDM_OK : tdm_from_pair(r, "sequence_parallel_size", text);
+}
+
 static uint64_t gpus_of(const struct tdm_from *from)
 {
     const uint64_t nodes = from->nodes > 0 ? from->nodes : 1;
@@ -205,10 +260,25 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     }
     if (has_adapter(r))
         status = settle_adapter(r);
+    if (status == TDM_OK && number_of(said(r, "sequence_parallel_size")) > 1)
+        status = settle_sequence_parallel(r);
     return status;
 }
 
 /* ---- its Megatron-LM ---- */
+
+/* Is an option there that models without experts do not have? */
+static bool has_experts(const struct tdm_from_reading *r)
+{
+    const char *key;
+    const json_t *value;
+    bool has = false;
+    json_object_foreach((json_t *)(uintptr_t)r->root, key, value)
+    {
+        has |= tdm_from_begins(key, "moe_") || tdm_from_begins(key, "expert_");
+    }
+    return has;
+}
 
 /* Where nothing is said, swift/megatron/arguments/megatron_args.py. */
 static enum tdm_status settle_megatron(const struct tdm_from_reading *r)
@@ -223,6 +293,8 @@ static enum tdm_status settle_megatron(const struct tdm_from_reading *r)
     for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]) && status == TDM_OK; i++)
         if (said(r, defaults[i].key) == NULL)
             status = tdm_from_pair(r, defaults[i].key, defaults[i].value);
+    if (status == TDM_OK && has_experts(r) && said(r, "expert_tensor_parallel_size") == NULL)
+        status = tdm_from_pair(r, "expert_tensor_parallel_size", "1");
     return status;
 }
 
@@ -290,7 +362,7 @@ static const struct tdm_from_rule rules[] = {
     {"fsdp", READ(read_fsdp)},
     {"zero_hpz_partition_size", SET "zero_hpz_partition_size"},
     {"deepspeed_autotp_size", ONE "AutoTP is not known"},
-    {"sequence_parallel_size", ONE "name the method, as --method ulysses"},
+    {"sequence_parallel_size", READ(read_sequence_parallel)},
     {"use_galore", REFUSE "GaLore of ms-swift is not known; --set optimizer=galore is near"},
     {"lisa_activated_layers", REFUSE "LISA is not known"},
     {"optimizer", LACK "the optimizer of transformers is predicted"},

@@ -17,15 +17,24 @@ static bool is_option(const char *text)
     return strncmp(text, "--", 2) == 0 && isalpha((unsigned char)text[2]);
 }
 
-/* Length of the separator between two settings at this position: the space before an option, or the
- * " and " or ", " of a hint. 0: no separator. */
+/* KEY= of another pair. */
+static bool is_pair(const char *text)
+{
+    const char *end = text;
+    while (isalnum((unsigned char)*end) || *end == '_' || *end == '-' || *end == '.')
+        end++;
+    return isalpha((unsigned char)*text) && *end == '=';
+}
+
+/* Length of the separator between two settings at this position: the space before an option or a
+ * pair, or the " and " or ", " of a hint. 0: no separator. */
 static size_t joint(const char *text)
 {
     if (strncmp(text, " and ", 5) == 0)
         return 5;
     if (strncmp(text, ", ", 2) == 0)
         return 2;
-    return isspace((unsigned char)*text) && is_option(text + 1) ? 1 : 0;
+    return isspace((unsigned char)*text) && (is_option(text + 1) || is_pair(text + 1)) ? 1 : 0;
 }
 
 /* The end of the first setting in a string. Skips separators inside a remark. */
@@ -98,8 +107,8 @@ const struct tdm_option tdm_option_method_setting = {
     .word = "KEY=VALUE",
     .read = read_setting,
     .repeats = true,
-    .help = "a setting of the method (tidemark methods NAME lists them); may be repeated, a key "
-            "only once"};
+    .help = "a setting of the method (tidemark methods NAME lists them), or several with spaces "
+            "between; may be repeated, a key only once"};
 
 static bool is_setting(const char *option)
 {

@@ -263,15 +263,6 @@ static enum tdm_status predict(const struct asked *asked, const struct tdm_machi
     return status;
 }
 
-enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
-                                   const struct tdm_method_settings *settings, double margin,
-                                   struct tdm_method_prediction *prediction, struct tdm_error *err)
-{
-    struct asked asked;
-    ask(model, machine, settings, &asked);
-    return predict(&asked, machine, settings, margin, NULL, prediction, err);
-}
-
 static bool gave_back(const struct tdm_torch_run *out)
 {
     uint64_t retries = 0;
@@ -320,27 +311,10 @@ static enum tdm_status try_limited(const struct tdm_model *model, const struct t
     return status;
 }
 
-enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
-                               const struct tdm_method_settings *settings, double margin,
-                               uint64_t most_work, struct tdm_method_prediction *prediction,
-                               struct tdm_error *err)
-{
-    return try_limited(model, machine, settings, margin, true, most_work, prediction, err);
-}
-
-enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm_machine *machine,
+static enum tdm_status try_after(const struct tdm_model *model, const struct tdm_machine *machine,
                                  const struct tdm_method_settings *settings, double margin,
+                                 const struct tdm_method_prediction *probe,
                                  struct tdm_method_prediction *prediction, struct tdm_error *err)
-{
-    return try_limited(model, machine, settings, margin, false, 0, prediction, err);
-}
-
-enum tdm_status tdm_method_try_after(const struct tdm_model *model,
-                                     const struct tdm_machine *machine,
-                                     const struct tdm_method_settings *settings, double margin,
-                                     const struct tdm_method_prediction *probe,
-                                     struct tdm_method_prediction *prediction,
-                                     struct tdm_error *err)
 {
     struct asked asked;
     struct tdm_method_prediction p;
@@ -365,14 +339,12 @@ static uint64_t least_bytes(const struct tdm_machine *machine, const struct tdm_
     return used > has ? used : has;
 }
 
-enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
-                                const struct tdm_method_settings *settings,
-                                struct tdm_method_prediction *prediction, struct tdm_error *err)
+static enum tdm_status need(const struct tdm_model *model, const struct tdm_machine *machine,
+                            const struct tdm_method_settings *settings,
+                            struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     struct asked asked;
     struct tdm_torch_run out;
-    if (prediction->fits_device)
-        return TDM_OK;
     ask(model, machine, settings, &asked);
     asked.device.most_moments = MOST_MOMENTS;
     enum tdm_status status = run(&asked, TDM_TORCH_ENDLESS, &out, prediction, err);
@@ -386,14 +358,149 @@ enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_
     return TDM_OK;
 }
 
+/* ---- the ends of a pipeline ---- */
+
+/* A prediction of either kind, for a GPU at one end. */
+struct call {
+    enum { PREDICT, TRY, PROBE, TRY_AFTER, NEED } kind;
+    const struct tdm_model *model;
+    const struct tdm_machine *machine;
+    double margin;
+    uint64_t most_work;
+    const struct tdm_method_prediction *probe; /* of TRY_AFTER */
+};
+
+static enum tdm_status of_one_end(const struct call *c, const struct tdm_method_settings *settings,
+                                  struct tdm_method_prediction *p, struct tdm_error *err)
+{
+    struct asked asked;
+    switch (c->kind) {
+    case TRY:
+    case PROBE:
+        return try_limited(c->model, c->machine, settings, c->margin, c->kind == TRY, c->most_work,
+                           p, err);
+    case TRY_AFTER:
+        return try_after(c->model, c->machine, settings, c->margin, c->probe, p, err);
+    case NEED:
+        return need(c->model, c->machine, settings, p, err);
+    default:
+        ask(c->model, c->machine, settings, &asked);
+        return predict(&asked, c->machine, settings, c->margin, NULL, p, err);
+    }
+}
+
+/* Does the last stage decide, rather than the first? */
+static bool decides(const struct tdm_method_prediction *last,
+                    const struct tdm_method_prediction *first)
+{
+    if (last->fits_device != first->fits_device)
+        return !last->fits_device;
+    if (last->runs != first->runs)
+        return !last->runs;
+    if (last->least_bytes != first->least_bytes)
+        return last->least_bytes > first->least_bytes;
+    return tdm_method_peak_bytes(last) > tdm_method_peak_bytes(first);
+}
+
+/* Whether the highest peak is asked for, and there are two ends that may have it. */
+static bool has_two_ends(const struct tdm_model *model, const struct tdm_method_settings *settings)
+{
+    struct tdm_megatron_layout layout;
+    return settings->method != NULL && settings->method->system == &tdm_megatron_system &&
+           settings->megatron.rank == TDM_RANK_HIGHEST &&
+           tdm_megatron_layout(model, settings, &layout, NULL) == TDM_OK && layout.pipeline > 1;
+}
+
+/* Of a pipeline the prediction is that of its first or of its last stage, whichever needs more. */
+static enum tdm_status of_ends(const struct call *c, const struct tdm_method_settings *settings,
+                               struct tdm_method_prediction *p, struct tdm_error *err)
+{
+    struct tdm_method_settings end = *settings;
+    struct call both = *c;
+    end.megatron.last_rank = settings->megatron.rank == TDM_RANK_LAST;
+    if (!has_two_ends(c->model, settings)) {
+        enum tdm_status status = of_one_end(c, &end, p, err);
+        p->last_gpu = status == TDM_OK && end.megatron.last_rank;
+        return status;
+    }
+    if (c->kind == TRY_AFTER) /* the probe was of one end */
+        both.kind = TRY;
+    struct tdm_method_prediction first = {.parameters_bytes = 0}, last;
+    if (c->kind == NEED) /* after a prediction */
+        first = *p;
+    last = first;
+    enum tdm_status status = of_one_end(&both, &end, &first, err);
+    end.megatron.last_rank = true;
+    if (status == TDM_OK)
+        status = of_one_end(&both, &end, &last, err);
+    if (status != TDM_OK)
+        return status;
+    uint64_t work = first.work + last.work - (c->kind == NEED ? p->work : 0);
+    bool takes_last = decides(&last, &first);
+    *p = takes_last ? last : first;
+    p->last_gpu = takes_last;
+    p->work = work;
+    p->ended = first.ended || last.ended;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
+                                   const struct tdm_method_settings *settings, double margin,
+                                   struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    const struct call call = {
+        .kind = PREDICT, .model = model, .machine = machine, .margin = margin};
+    *prediction = (struct tdm_method_prediction){.parameters_bytes = 0};
+    return of_ends(&call, settings, prediction, err);
+}
+
+enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
+                               const struct tdm_method_settings *settings, double margin,
+                               uint64_t most_work, struct tdm_method_prediction *prediction,
+                               struct tdm_error *err)
+{
+    const struct call call = {
+        .kind = TRY, .model = model, .machine = machine, .margin = margin, .most_work = most_work};
+    return of_ends(&call, settings, prediction, err);
+}
+
+enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm_machine *machine,
+                                 const struct tdm_method_settings *settings, double margin,
+                                 struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    const struct call call = {.kind = PROBE, .model = model, .machine = machine, .margin = margin};
+    return of_ends(&call, settings, prediction, err);
+}
+
+enum tdm_status tdm_method_try_after(const struct tdm_model *model,
+                                     const struct tdm_machine *machine,
+                                     const struct tdm_method_settings *settings, double margin,
+                                     const struct tdm_method_prediction *probe,
+                                     struct tdm_method_prediction *prediction,
+                                     struct tdm_error *err)
+{
+    const struct call call = {
+        .kind = TRY_AFTER, .model = model, .machine = machine, .margin = margin, .probe = probe};
+    return of_ends(&call, settings, prediction, err);
+}
+
+enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
+                                const struct tdm_method_settings *settings,
+                                struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    const struct call call = {.kind = NEED, .model = model, .machine = machine};
+    return prediction->fits_device ? TDM_OK : of_ends(&call, settings, prediction, err);
+}
+
 enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, uint32_t steps,
-                                   bool endless, const struct tdm_torch_observer *observer,
-                                   struct tdm_error *err)
+                                   bool endless, bool last_gpu,
+                                   const struct tdm_torch_observer *observer, struct tdm_error *err)
 {
     struct asked asked;
     struct tdm_torch_run out;
     ask(model, machine, settings, &asked);
+    asked.settings.megatron.last_rank = last_gpu;
     if (endless)
         asked.device.limit_bytes = TDM_TORCH_ENDLESS;
     return tdm_torch_run(model, &asked.settings, &asked.device, steps, observer, &out, err);

@@ -95,6 +95,7 @@ static const struct {
     {"smollm-360m", "smollm2-360m"},
     {"solar-10.7b-v1.0", "solar-10.7b"},
     {"stablelm-2-1_6b", "stablelm-2-1.6b"},
+    {"stablelm-2-zephyr-1_6b", "stablelm-2-1.6b"},
     {"starcoder2-15b-v0.1", "starcoder2-15b"},
     {"tinyllama", "tinyllama-1.1b"},
     {"tinyllama-1.1b-intermediate-step-1431k-3t", "tinyllama-1.1b"},

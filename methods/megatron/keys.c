@@ -156,6 +156,11 @@ static bool divides_tokens(const struct tdm_key_case *c)
     return layout(c).sequence_parallel;
 }
 
+static bool has_chunks(const struct tdm_key_case *c)
+{
+    return layout(c).chunks > 1;
+}
+
 static bool has_stages(const struct tdm_key_case *c)
 {
     return layout(c).pipeline > 1;
@@ -163,7 +168,7 @@ static bool has_stages(const struct tdm_key_case *c)
 
 static bool has_head(const struct tdm_key_case *c)
 {
-    return c->settings->megatron.last_rank || layout(c).pipeline == 1;
+    return c->settings->megatron.rank != TDM_RANK_FIRST || layout(c).pipeline == 1;
 }
 
 static bool fuses_loss(const struct tdm_key_case *c)
@@ -196,6 +201,8 @@ static bool is_hybrid(const struct tdm_key_case *c)
     return c->settings->megatron.hybrid;
 }
 
+static const struct tdm_key_need needs_chunks = {"without num_layers_per_virtual_pipeline_stage",
+                                                 has_chunks};
 static const struct tdm_key_need needs_pipeline = {"without pipeline_model_parallel_size",
                                                    has_stages};
 static const struct tdm_key_need needs_packing = {"without qkv_format=thd", packs};
@@ -270,6 +277,9 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"num_layers_per_virtual_pipeline_stage", "N|none", "none",
      "layers of a virtual stage; none: one a stage", read_size, FIELD(virtual_layers), .least = 1,
      .most = MOST_RANKS},
+    {"microbatch_group_size_per_vp_stage", "N|stages", "stages",
+     "micro-batches that a virtual stage takes in a row; stages: one for each stage", read_size,
+     FIELD(group), .least = 1, .most = MOST_MICROBATCHES, .needs = {&needs_chunks}},
     {"num_microbatches", "N|full", "full",
      "of a step; full: 1, or twice as many as the pipeline has stages", read_size,
      FIELD(microbatches), .least = 1, .most = MOST_MICROBATCHES},
@@ -383,8 +393,10 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      FIELD(attention_dropout), .needs = {&needs_scores}},
     {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
      "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
-    {"rank", "first|last", "first", "of all GPUs: the first or the last stage of a pipeline",
-     tdm_key_read_switch, FIELD(last_rank), .needs = {&needs_ranks}},
+    {"rank", "highest|first|last", "highest",
+     "the GPU that is predicted: of the first or of the last stage of a pipeline; highest: the one "
+     "of these two that needs more",
+     tdm_key_read_choice, FIELD(rank), .needs = {&needs_ranks}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, .field = offsetof(struct tdm_method_settings, expandable_segments)},
     {"step", "1|2|3|all", "all", "the step to predict; later steps equal the third",

@@ -51,9 +51,14 @@ enum tdm_megatron_module {
     TDM_MODULES
 };
 
+/* Whose peak a prediction is of: of a pipeline, the first or the last stage has the highest one,
+ * as stages between hold fewer micro-batches than the first, and no head. */
+enum tdm_megatron_rank { TDM_RANK_HIGHEST, TDM_RANK_FIRST, TDM_RANK_LAST };
+
 struct tdm_megatron_settings {
     uint64_t tensor, context, pipeline; /* degrees; 0: all GPUs that the other degrees leave */
     uint64_t virtual_layers; /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
+    uint64_t group;          /* micro-batches that a chunk takes in a row; 0: one for each stage */
     uint64_t first_layers, last_layers; /* of the first and the last stage; 0: as the others */
     uint64_t microbatches;              /* 0: as many as fill the pipeline */
     uint64_t recompute_layers, vocabulary_multiple;
@@ -65,9 +70,11 @@ struct tdm_megatron_settings {
     enum tdm_megatron_loss loss;
     enum tdm_megatron_attention attention;
     enum tdm_megatron_cublas cublas;
-    uint32_t modules; /* one bit for each */
+    enum tdm_megatron_rank rank; /* whose peak is asked for */
+    bool last_rank;              /* the end of the pipeline that is run: see prediction.c */
+    uint32_t modules;            /* one bit for each */
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
-    bool overlap_reduce, last_rank, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
+    bool overlap_reduce, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
     bool mask_in_loader;
     uint64_t expert, expert_tensor; /* degrees of experts; expert_tensor 0: as tensor */
     bool attention_dropout;         /* of scores that are in memory */
@@ -95,6 +102,7 @@ struct tdm_megatron_layout {
     uint64_t exchange_heads, exchange_ring;      /* among the context ranks */
     uint64_t chunks;                             /* of a stage */
     uint64_t chunk_layers, microbatches;
+    uint64_t group; /* micro-batches in a row, where stages are interleaved */
     bool sequence_parallel;
 };
 

@@ -22,8 +22,8 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static void plan(struct tdm_megatron *t, bool backward, uint64_t number)
 {
-    uint64_t chunks = t->layout.chunks, group = t->layout.pipeline * chunks;
-    uint64_t inside = number % group, width = t->layout.pipeline;
+    uint64_t chunks = t->layout.chunks, group = t->layout.group * chunks;
+    uint64_t inside = number % group, width = t->layout.group;
     uint64_t rest = t->microbatches - number / group * width;
     struct megatron_action *action = &t->actions[t->action_count++];
     if (chunks == 1) {
@@ -34,21 +34,21 @@ static void plan(struct tdm_megatron *t, bool backward, uint64_t number)
     uint64_t chunk = inside / width;
     *action =
         (struct megatron_action){backward, (uint32_t)(backward ? chunks - 1 - chunk : chunk),
-                                 (uint32_t)(number / group * t->layout.pipeline + inside % width)};
+                                 (uint32_t)(number / group * t->layout.group + inside % width)};
 }
 
 enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error *err)
 {
     const struct tdm_megatron_layout *layout = &t->layout;
     uint64_t after = t->set.last_rank ? 0 : layout->pipeline - 1, chunks = layout->chunks;
-    uint64_t warm_up = chunks == 1 ? after : 2 * after + (chunks - 1) * layout->pipeline,
+    uint64_t warm_up = chunks == 1 ? after : 2 * after + (chunks - 1) * layout->group,
              enough = warm_up;
     if (chunks > 1) /* whole groups */
-        enough = (warm_up / (chunks * layout->pipeline) + 1) * layout->pipeline;
-    t->microbatches = (uint32_t)least(
-        layout->microbatches, enough + MORE_MICROBATCHES + (chunks > 1 ? layout->pipeline : 0));
+        enough = (warm_up / (chunks * layout->group) + 1) * layout->group;
+    t->microbatches = (uint32_t)least(layout->microbatches, enough + MORE_MICROBATCHES +
+                                                                (chunks > 1 ? layout->group : 0));
     if (chunks > 1 && t->microbatches < layout->microbatches)
-        t->microbatches -= t->microbatches % (uint32_t)layout->pipeline;
+        t->microbatches -= t->microbatches % (uint32_t)layout->group;
     uint64_t total = t->microbatches * chunks;
     warm_up = least(warm_up, total);
     t->actions = calloc(2 * total, sizeof(*t->actions));

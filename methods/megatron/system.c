@@ -146,7 +146,8 @@ static enum tdm_status count_layers(const struct tdm_model *model,
     }
     if ((even == 0 && layers > 0) || (even > 0 && (layers == 0 || layers % even != 0)))
         return refuse_stages(model, s, stages, err);
-    *stage_layers = said[s->last_rank] > 0 ? said[s->last_rank] : layers / even;
+    const bool last = s->last_rank || s->rank == TDM_RANK_LAST;
+    *stage_layers = said[last] > 0 ? said[last] : layers / even;
     return TDM_OK;
 }
 
@@ -173,13 +174,20 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "--set num_layers_per_virtual_pipeline_stage: needs a pipeline");
     l->microbatches = s->microbatches;
+    l->group = s->group == 0 ? l->pipeline : s->group;
     if (l->microbatches == 0)
-        l->microbatches = l->pipeline == 1 ? 1 : 2 * l->pipeline;
-    if (l->chunks > 1 && l->microbatches % l->pipeline != 0)
+        l->microbatches = l->pipeline == 1 ? 1 : 2 * (l->chunks > 1 ? l->group : l->pipeline);
+    if (l->chunks > 1 && l->group < l->pipeline)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set microbatch_group_size_per_vp_stage: expected at least as many as "
+                        "the %" PRIu64 " stages of the pipeline",
+                        l->pipeline);
+    const uint64_t left = l->microbatches % l->group; /* schedules.py: none, or one a stage */
+    if (l->chunks > 1 && left > 0 && left < l->pipeline)
         return tdm_fail(err, TDM_USAGE,
                         "--set num_microbatches: %" PRIu64 " is not a multiple of the %" PRIu64
                         " stages that are interleaved",
-                        l->microbatches, l->pipeline);
+                        l->microbatches, l->group);
     return TDM_OK;
 }
 

@@ -443,9 +443,9 @@ static const char *settled_labels(const struct tdm_key_case *c, char *text)
 }
 
 const struct tdm_method_key tdm_keys_torch[] = {
-    {"checkpointing", "off|on|on-reentrant|selective", "off",
+    {"checkpointing", "off|on|on-reentrant|selective|modules", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False; selective: torchtitan's by "
-     "operation",
+     "operation; modules: of norms, attention and MLP, each by itself, as NeMo Automodel has it",
      tdm_key_read_choice, FIELD(torch.checkpointing), .compared = "on"},
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
@@ -789,6 +789,21 @@ static enum tdm_status check_steps(const struct tdm_torch_settings *torch, struc
                : tdm_fail(err, TDM_USAGE, "--set optimizer_in_bwd: it does not go with %s", what);
 }
 
+static enum tdm_status check_checkpoints(const struct tdm_model *model,
+                                         const struct tdm_torch_settings *torch,
+                                         struct tdm_error *err)
+{
+    const char *with =
+        (model->parts & (TDM_PART_PARALLEL | TDM_PART_ONE_MIXER)) != 0 ? "layers of this family"
+        : torch->checkpoint_offload != TDM_CHECKPOINTS_HERE            ? "checkpoint_offload"
+        : torch->context.chunk_tokens > 0 || torch->mlp_tiles > 0      ? "sequences in chunks"
+                                                                       : NULL;
+    if (torch->checkpointing != TDM_CHECKPOINTING_MODULES || with == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--set checkpointing=modules: it is not modelled with %s", with);
+    return tdm_hint(err, "--set checkpointing=on, of whole layers");
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -806,6 +821,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         status = check_litgpt(model, torch, err);
     if (status == TDM_OK)
         status = check_steps(torch, err);
+    if (status == TDM_OK)
+        status = check_checkpoints(model, torch, err);
     if (status == TDM_OK)
         status = check_lora_kernels(model, torch, err);
     if (status == TDM_OK)

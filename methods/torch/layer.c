@@ -10,6 +10,7 @@
 #include "methods/torch/parts.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* x over the root of the mean of its squares, in the dtype of x. */
 static struct tdm_eager_value *over_root(struct tdm_eager *m, struct tdm_eager_value *x)
@@ -536,35 +537,23 @@ static struct tdm_eager_value *run_single_layer(struct tdm_eager *m, const void 
     return y;
 }
 
-static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
-                                         struct tdm_eager_value *input)
+/* What a layer is given beside the hidden states. */
+static void hold_arguments(const struct tdm_torch_model *t, uint32_t number,
+                           struct tdm_function *function)
+{
+    const bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
+    struct tdm_eager_value *const held[] = {local ? t->window_cosine : t->cosine,
+                                            local ? t->window_sine : t->sine, t->mask,
+                                            t->window_mask, t->positions};
+    memcpy(function->held, held, sizeof(held));
+}
+
+/* The MLP or the experts. */
+static struct tdm_eager_value *run_second(struct tdm_eager *m, const void *model, uint32_t number,
+                                          struct tdm_eager_value *tokens)
 {
     const struct tdm_torch_model *t = model;
     const struct torch_layer *layer = &t->layers[number];
-    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER),
-             second = tdm_layer_module(number, TDM_MODULE_MLP);
-    struct tdm_label label = m->label;
-    m->label.layer = number;
-    tdm_label(m, "input_layernorm");
-    struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
-    struct tdm_eager_value *normed =
-        norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
-    struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
-    struct tdm_eager_value *kept = NULL, *attended = mix(m, t, number, tokens, &kept);
-    tdm_drop(m, tokens);
-    tdm_drop(m, normed);
-    tdm_label(m, "post_attention_layernorm");
-    if (layer->post_attention_norm != NULL)
-        attended =
-            tdm_replace(m, attended, tdm_torch_norm(m, t, attended, layer->post_attention_norm));
-    tdm_label(m, "hidden_states");
-    struct tdm_eager_value *middle = add_scaled(m, t, x, attended);
-    tdm_label(m, layer->post_mlp_norm == NULL ? "post_attention_layernorm"
-                                              : "pre_feedforward_layernorm");
-    normed = norm_before(m, t, middle, layer->mlp_norm, layer->mlp_norm_bias);
-    tdm_label(m, "mlp.experts");
-    normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
-    tokens = tdm_tensor_gather(t, normed);
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
     struct tdm_eager_value *made = layer->router != NULL && t->settings.deepspeed.ep_size > 0
                                        ? tdm_moe_forward(m, t, number, tokens)
@@ -580,6 +569,81 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
         made = tdm_replace(m, made, tdm_add(m, made, shared));
         tdm_drop(m, shared);
     }
+    return made;
+}
+
+static struct tdm_eager_value *run_first(struct tdm_eager *m, const void *model, uint32_t number,
+                                         struct tdm_eager_value *tokens)
+{
+    struct tdm_eager_value *kept = NULL, *y = mix(m, model, number, tokens, &kept);
+    tdm_drop(m, kept);
+    return y;
+}
+
+static struct tdm_eager_value *run_first_norm(struct tdm_eager *m, const void *model,
+                                              uint32_t number, struct tdm_eager_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    const struct torch_layer *layer = &t->layers[number];
+    return norm_before(m, t, x, layer->attention_norm, layer->attention_norm_bias);
+}
+
+static struct tdm_eager_value *run_second_norm(struct tdm_eager *m, const void *model,
+                                               uint32_t number, struct tdm_eager_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    const struct torch_layer *layer = &t->layers[number];
+    return norm_before(m, t, x, layer->mlp_norm, layer->mlp_norm_bias);
+}
+
+/* A module of a layer with a checkpoint of its own, if they have one. `held`: cosines, sines and
+ * masks are its arguments too. */
+static struct tdm_eager_value *
+run_module(const struct tdm_torch_model *t, uint32_t number, struct tdm_eager_value *x, bool held,
+           struct tdm_eager_value *(*run)(struct tdm_eager *m, const void *model, uint32_t number,
+                                          struct tdm_eager_value *x))
+{
+    struct tdm_function function = {.run = run, .model = t, .layer = number};
+    if (held)
+        hold_arguments(t, number, &function);
+    if (t->settings.checkpointing != TDM_CHECKPOINTING_MODULES ||
+        (number + 1) % t->settings.checkpoint_every != 0)
+        return run(t->m, t, number, x);
+    return tdm_checkpoint(t->m, &function, x);
+}
+
+static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
+                                         struct tdm_eager_value *input)
+{
+    const struct tdm_torch_model *t = model;
+    const struct torch_layer *layer = &t->layers[number];
+    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER),
+             second = tdm_layer_module(number, TDM_MODULE_MLP);
+    struct tdm_label label = m->label;
+    m->label.layer = number;
+    tdm_label(m, "input_layernorm");
+    struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
+    struct tdm_eager_value *normed = run_module(t, number, x, false, run_first_norm);
+    struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
+    struct tdm_eager_value *kept = NULL,
+                           *attended = t->settings.checkpointing == TDM_CHECKPOINTING_MODULES
+                                           ? run_module(t, number, tokens, true, run_first)
+                                           : mix(m, t, number, tokens, &kept);
+    tdm_drop(m, tokens);
+    tdm_drop(m, normed);
+    tdm_label(m, "post_attention_layernorm");
+    if (layer->post_attention_norm != NULL)
+        attended =
+            tdm_replace(m, attended, tdm_torch_norm(m, t, attended, layer->post_attention_norm));
+    tdm_label(m, "hidden_states");
+    struct tdm_eager_value *middle = add_scaled(m, t, x, attended);
+    tdm_label(m, layer->post_mlp_norm == NULL ? "post_attention_layernorm"
+                                              : "pre_feedforward_layernorm");
+    normed = run_module(t, number, middle, false, run_second_norm);
+    tdm_label(m, "mlp.experts");
+    normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
+    tokens = tdm_tensor_gather(t, normed);
+    struct tdm_eager_value *made = run_module(t, number, tokens, false, run_second);
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, tokens);
     tdm_drop(m, normed);
@@ -612,13 +676,8 @@ run_with_checkpoint(struct tdm_torch_model *t, uint32_t number, struct tdm_eager
                     struct tdm_eager_value *(*run)(struct tdm_eager *m, const void *model,
                                                    uint32_t number, struct tdm_eager_value *x))
 {
-    bool local = t->window_cosine != NULL && t->config->layer_kinds[number].window > 0;
-    const struct tdm_function function = {.run = run,
-                                          .model = t,
-                                          .layer = number,
-                                          .held = {local ? t->window_cosine : t->cosine,
-                                                   local ? t->window_sine : t->sine, t->mask,
-                                                   t->window_mask, t->positions}};
+    struct tdm_function function = {.run = run, .model = t, .layer = number};
+    hold_arguments(t, number, &function);
     if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
         return function.run(t->m, t, number, x);
     t->m->selective = t->settings.checkpointing == TDM_CHECKPOINTING_SELECTIVE;
@@ -634,6 +693,7 @@ run_with_checkpoint(struct tdm_torch_model *t, uint32_t number, struct tdm_eager
         if (t->settings.checkpoint_offload != TDM_CHECKPOINTS_HERE)
             return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
+    case TDM_CHECKPOINTING_MODULES: /* of its modules: run_module() */
     case TDM_CHECKPOINTING_OFF:
         break;
     }

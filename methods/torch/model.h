@@ -28,6 +28,7 @@ enum tdm_checkpointing {
     TDM_CHECKPOINTING_ON,
     TDM_CHECKPOINTING_REENTRANT,
     TDM_CHECKPOINTING_SELECTIVE, /* attention and every second product are kept */
+    TDM_CHECKPOINTING_MODULES,   /* of norms, attention and MLP, each by itself */
 };
 /* Where layer inputs are until their backward. */
 enum tdm_checkpoint_offload {

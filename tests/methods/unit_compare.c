@@ -48,7 +48,7 @@ static void timelines_reach_the_peak(void **state)
     must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
     must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
-    must(tdm_method_timeline(model, machine, &settings, 2, false, &timeline, &err), &err);
+    must(tdm_method_timeline(model, machine, &settings, 2, false, false, &timeline, &err), &err);
     uint64_t most = 0, events = 0;
     for (uint32_t i = 0; i < timeline->count; i++) {
         uint64_t sum = 0;

@@ -169,6 +169,76 @@ static void steady_state_repeats(void **state)
     }
 }
 
+/* A pipeline needs what its first or its last stage needs. A short pipeline of few layers has its
+ * peak at the head; one of many micro-batches and checkpoints at the first stage. */
+static void the_higher_end_is_predicted(void **state)
+{
+    static const struct {
+        const char *model;
+        uint64_t context, stages;
+        const char *pairs;
+        bool last;
+    } cases[] = {
+        {"deepseek-v2-4-layers", 4096, 2, "expert_model_parallel_size=4", true},
+        {"llama-3-70b-12-layers", 4096, 2, "", false},
+        {"llama-3-70b-12-layers", 4096, 4, "num_layers_per_virtual_pipeline_stage=1", false},
+        {"llama-3-70b-12-layers", 1024, 4, "recompute_granularity=full", true}};
+    struct tdm_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        static const char *const ranks[] = {"first", "last", "highest"};
+        uint64_t used[3], needs[3];
+        for (unsigned k = 0; k < 3; k++) {
+            char pairs[128];
+            struct row row = {
+                "b200", cases[i].model, cases[i].context, 1, 1, cases[i].stages, 1, pairs, 0, 0};
+            struct tdm_method_settings settings;
+            struct tdm_method_prediction p;
+            struct tdm_model *model;
+            struct tdm_machine *machine;
+            snprintf(pairs, sizeof(pairs), "%s rank=%s", cases[i].pairs, ranks[k]);
+            load(row.model, row.machine, &model, &machine);
+            must(settle(model, &row, &settings, &err), &err);
+            must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+            assert_int_equal(p.last_gpu, k == 1 || (k == 2 && cases[i].last));
+            used[k] = tdm_method_peak_bytes(&p);
+            p.fits_device = false; /* as on a smaller device */
+            must(tdm_method_need(model, machine, &settings, &p, &err), &err);
+            needs[k] = tdm_method_peak_bytes(&p);
+            tdm_model_free(model);
+            tdm_machine_free(machine);
+        }
+        assert_true(used[0] != used[1]);
+        assert_int_equal(used[2], used[0] > used[1] ? used[0] : used[1]);
+        assert_int_equal(needs[2], needs[0] > needs[1] ? needs[0] : needs[1]);
+    }
+}
+
+/* Micro-batches that a chunk takes in a row are in flight at once (schedules.py
+ * get_pp_rank_microbatches): the last of four stages of three chunks of a layer warms up with two
+ * of three chunks of each group, so one more in a row is two layers more. */
+static void groups_of_microbatches_may_be_larger(void **state)
+{
+    static const char *const pairs[] = {
+        "rank=last num_layers_per_virtual_pipeline_stage=1 num_microbatches=40",
+        "rank=last num_layers_per_virtual_pipeline_stage=1 num_microbatches=40 "
+        "microbatch_group_size_per_vp_stage=4",
+        "rank=last num_layers_per_virtual_pipeline_stage=1 num_microbatches=40 "
+        "microbatch_group_size_per_vp_stage=5"};
+    uint64_t bytes[3], one;
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct row row = {"b200", "llama-3-70b-12-layers", 4096, 1, 1, 4, 1, pairs[i], 0, 0};
+        bytes[i] = last_step(&row).peak.allocated;
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    struct row full = {"b200", "llama-3-70b-12-layers",         4096, 1, 1, 4,
+                       1,      "rank=first num_microbatches=1", 0,    0};
+    one = last_step(&full).categories[TDM_METHOD_RESIDUALS] / 3; /* of a layer */
+    /* its input and output, which are messages, come to it */
+    assert_in_range(bytes[2] - bytes[1], 2 * one, 2 * one + one / 4);
+}
+
 /* Of 64 heads and 8 KV heads of 128 and an MLP of 28,672, 16 ranks have half of what 8 have, of
  * each token and layer: q and the output, of 8,192 numbers each, 64 log-sum-exps in fp32, 57,344
  * inputs of SwiGLU and 28,672 outputs; but each has one K and one V of 128. */
@@ -733,6 +803,8 @@ int main(void)
         cmocka_unit_test(peaks_are_as_published),
         cmocka_unit_test(orders_hold),
         cmocka_unit_test(steady_state_repeats),
+        cmocka_unit_test(the_higher_end_is_predicted),
+        cmocka_unit_test(groups_of_microbatches_may_be_larger),
         cmocka_unit_test(ranks_share_kv_heads),
         cmocka_unit_test(impossible_is_refused),
         cmocka_unit_test(sent_bytes_are_counted),
