@@ -31,8 +31,7 @@ enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
     return status;
 }
 
-/* Takes another rounding of the same program if it promises more, and frees it else. */
-static void take_better(struct tdm_rounded *rounded, struct tdm_rounded *other)
+void tdm_candidates_take_better(struct tdm_rounded *rounded, struct tdm_rounded *other)
 {
     if (other->fits && (!rounded->fits || other->cost < rounded->cost))
         tdm_rounded_copy(rounded, other);
@@ -53,7 +52,7 @@ static enum tdm_status bring_layers(struct tdm_candidates *run, struct tdm_round
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     tdm_rounded_set_near(&other, 1, false);
     enum tdm_status status = tdm_improve(&run->space, &limits, &other, err);
-    take_better(rounded, &other);
+    tdm_candidates_take_better(rounded, &other);
     return status;
 }
 
@@ -87,7 +86,7 @@ static enum tdm_status round_solution(struct tdm_candidates *run, enum tdm_order
     enum tdm_status status = round_one(run, order, size, relaxation, relaxed, rounded, err);
     if (status == TDM_OK && tdm_relaxation_turn(relaxation, &turned)) {
         status = round_one(run, order, size, relaxation, &turned, &other, err);
-        take_better(rounded, &other);
+        tdm_candidates_take_better(rounded, &other);
     }
     if (status == TDM_OK && rounded->fits)
         run->rounded_count++;

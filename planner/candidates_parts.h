@@ -24,7 +24,7 @@
 #define SLOWER 0.0012      /* tdm_rounding_limits.slower */
 #define SLOWER_LATE 0.0006 /* the same after the first walk from the winner */
 #define TDM_WALKS 4u       /* from the winner, at a place of updates */
-#define TDM_LAYER_STEPS 2u /* layers more at home on the device that are tried */
+#define TDM_LAYER_TURNS 3u /* from the winner, with more layers at home on the device */
 
 /* Updates move to the host only if the step becomes faster by this factor, since simulated times
  * are not more exact, and by so many seconds, since the host's threads have to be woken, which
@@ -213,6 +213,10 @@ bool tdm_candidates_next_put_off(const struct tdm_candidates *run, int *order, u
 enum tdm_status tdm_candidates_improve_new(struct tdm_candidates *run,
                                            const struct tdm_rounding_limits *limits,
                                            struct tdm_rounded *rounded, struct tdm_error *err);
+
+/* Takes another rounding of the same order and chunk size if it promises more, and frees it else.
+ */
+void tdm_candidates_take_better(struct tdm_rounded *rounded, struct tdm_rounded *other);
 
 /* A lower bound on schedules with any sets. */
 double tdm_candidates_bound_of_all(const struct tdm_candidates *run);

@@ -3,6 +3,7 @@
  * longer, and in which other chunk sizes the best one is tried. */
 #include "planner/candidates_parts.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +14,9 @@
 #define MOST_ESTIMATES 8000u  /* of a longer search */
 #define TOO_SLOW 1.06         /* likely cost over the best step; deepening gains less */
 #define TOO_SLOW_UNTRIED 1.16 /* the same for an order of which nothing was deepened yet */
-#define AS_IT_IS 1.01         /* the same for what is not searched longer */
+#define AS_IT_IS 1.02         /* the same for what is not searched longer */
 #define STALLED 1.003         /* simulated over estimated */
+#define FAR_FROM_BOUND 1.04   /* step over bound */
 #define FREE_SLOTS 2u         /* of a ring of state: enough that copies do not wait */
 #define MOST_IDLE 2u          /* walks from the winner that gain nothing, until no more is made */
 #define MOST_MENDED 3u        /* retries of a rounding because packing took more than estimated */
@@ -194,13 +196,12 @@ static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint
         *set = TDM_SET_INPUT;
 }
 
-/* The winner, with another base, as a rounding that was not searched yet. The caller adds or frees
+/* A schedule, with another base, as a rounding that was not searched yet. The caller adds or frees
  * it. */
-static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t size,
-                                   struct tdm_rounded *rounded, struct tdm_error *err)
+static enum tdm_status copy_of(const struct tdm_candidates *run, const struct tdm_rounded *from,
+                               uint32_t size, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     const struct tdm_search_space *space = &run->space;
-    const struct tdm_rounded *from = run->winner;
     uint32_t chunks = tdm_estimator_chunks(space->estimators[from->size]);
     uint32_t to_chunks = tdm_estimator_chunks(space->estimators[size]);
     const bool on_host = tdm_is_far(space->bases[size].optimizer.on);
@@ -233,7 +234,7 @@ static enum tdm_status vary_size(struct tdm_candidates *run, uint32_t size, unsi
                                  struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-    enum tdm_status status = copy_winner(run, size, rounded, err);
+    enum tdm_status status = copy_of(run, run->winner, size, rounded, err);
     if (status != TDM_OK)
         return status;
     struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
@@ -257,7 +258,7 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
             if (!tdm_candidates_may_have(run, order) || !tdm_candidates_is_due(run, size) ||
                 !tdm_candidates_size_could_win(run, order, size))
                 continue;
-            status = copy_winner(run, size, rounded, err);
+            status = copy_of(run, run->winner, size, rounded, err);
             if (status != TDM_OK)
                 return status;
             struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, rounded);
@@ -273,49 +274,142 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 
-/* Tries the winner with one layer more at home on the device, and two, if others are updated on the
- * host; searched longer, each with its number of layers: a walk that may change it goes back to the
- * winner's. */
+/* Searches longer from a schedule with so many layers at home on the device; a walk that may change
+ * their number goes back to the one before. Either with other rings as they serve, or with one slot
+ * of weights less and all other rings as they are: that frees what a layer needs. Takes what
+ * promises more than the best so far. */
+static enum tdm_status improve_with(struct tdm_candidates *run, uint32_t layers, bool fewer_slots,
+                                    const struct tdm_rounded *from, struct tdm_rounded *best,
+                                    struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from);
+    struct tdm_rounded next;
+    enum tdm_status status = copy_of(run, from, from->size, &next, err);
+    if (status != TDM_OK)
+        return status;
+    limits.deep = limits.fixed_homes[TDM_STATE_WEIGHTS] = true;
+    limits.travelled = travelled(run, 0);
+    limits.fixed_rings = limits.fixed_rings || fewer_slots;
+    tdm_rounded_set_near(&next, layers, tdm_rounded_passes(from));
+    next.rings.weights -= fewer_slots;
+    status = tdm_improve(&run->space, &limits, &next, err);
+    tdm_candidates_take_better(best, &next);
+    return status;
+}
+
+static bool has_slots(const struct tdm_candidates *run, const struct tdm_rounded *rounded)
+{
+    return rounded->rings.weights > 1 && !run->space.pins->has_rings;
+}
+
+/* Goes on from a schedule with one layer more at home on the device after the other, until two in a
+ * row promise nothing more. */
+static enum tdm_status climb_layers(struct tdm_candidates *run, const struct tdm_rounded *from,
+                                    struct tdm_error *err)
+{
+    const uint32_t layers = run->space.schedule->model->layers;
+    struct tdm_rounded *best = &run->rounded[run->rounded_count];
+    bool fixed[TDM_STATES];
+    tdm_candidates_fixed_homes(run, from->size, fixed);
+    if (fixed[TDM_STATE_WEIGHTS])
+        return TDM_OK;
+    enum tdm_status status = copy_of(run, from, from->size, best, err);
+    if (status != TDM_OK)
+        return status;
+    uint32_t near = best->homes[TDM_STATE_WEIGHTS].device_layers;
+    best->fits = false;
+    for (unsigned idle = 0; idle < MOST_IDLE && ++near < layers && status == TDM_OK;) {
+        const struct tdm_rounded *at = best->fits ? best : from;
+        const double before = best->fits ? best->cost : NO_BOUND;
+        if (at == from || at->rings.optimizer == 1 || !has_slots(run, at))
+            status = improve_with(run, near, false, at, best, err);
+        if (status == TDM_OK && has_slots(run, at)) /* what was found is gone on from */
+            status = improve_with(run, near, true, at, best, err);
+        idle = best->fits && best->cost < before ? 0 : idle + 1;
+    }
+    if (status == TDM_OK && best->fits) {
+        *ratio_of(run, best) = 0; /* with other homes, estimates are off by something else */
+        run->rounded_count++;
+    } else {
+        tdm_rounded_free(best);
+    }
+    return status;
+}
+
+/* The rounding of an order and chunk size that promises most, or NULL. */
+static const struct tdm_rounded *most_promising(struct tdm_candidates *run, int order,
+                                                uint32_t size)
+{
+    const struct tdm_rounded *most = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        const struct tdm_rounded *rounded = &run->rounded[i];
+        if ((int)rounded->order == order && rounded->size == size &&
+            (most == NULL || rounded->cost < most->cost))
+            most = rounded;
+    }
+    return most;
+}
+
+/* Climbs from the rounding of each order and chunk size that promises most, if that is not much
+ * slower than the winner. */
+static enum tdm_status climb_all(struct tdm_candidates *run, struct tdm_error *err)
+{
+    const double slowest = TOO_SLOW * tdm_candidates_best_seconds(run);
+    enum tdm_status status = TDM_OK;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++) {
+            const struct tdm_rounded *from =
+                tdm_candidates_is_due(run, size) ? most_promising(run, order, size) : NULL;
+            if (from != NULL && fmin(from->cost, corrected_cost(run, from)) < slowest)
+                status = climb_layers(run, from, err);
+        }
+    return status;
+}
+
+/* Where layers are updated on the host: tries more of them at home on the device, from the winner,
+ * as long as that helps. Before that, far from the bound, in all orders and chunk sizes. */
 static enum tdm_status try_layers(struct tdm_candidates *run, struct tdm_error *err)
 {
-    const struct tdm_rounded *from = run->winner;
-    const uint32_t layers = from->homes[TDM_STATE_WEIGHTS].device_layers;
-    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from);
     enum tdm_status status = TDM_OK;
-    tdm_candidates_fixed_homes(run, from->size, limits.fixed_homes);
-    limits.deep = true;
-    limits.travelled = travelled(run, 0);
-    if (!limits.tied || limits.fixed_homes[TDM_STATE_WEIGHTS])
+    if (!tdm_is_far(run->space.bases[run->winner->size].optimizer.on))
         return TDM_OK;
-    limits.fixed_homes[TDM_STATE_WEIGHTS] = true;
-    for (uint32_t more = 1; more <= TDM_LAYER_STEPS && status == TDM_OK; more++) {
-        struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-        if (layers + more >= run->space.schedule->model->layers)
-            break;
-        status = copy_winner(run, from->size, rounded, err);
-        if (status != TDM_OK)
+    if (run->simulation.step_seconds > FAR_FROM_BOUND * run->bound_of[run->on])
+        status = climb_all(run, err);
+    else
+        status = climb_layers(run, run->winner, err);
+    for (unsigned turn = 0; turn < TDM_LAYER_TURNS && status == TDM_OK; turn++) {
+        const double before = run->simulation.step_seconds;
+        status = tdm_candidates_try_rounded(run, err);
+        if (status != TDM_OK || run->simulation.step_seconds >= before)
             return status;
-        tdm_rounded_set_near(rounded, layers + more, tdm_rounded_passes(from));
-        status = tdm_candidates_improve_new(run, &limits, rounded, err);
+        status = climb_layers(run, run->winner, err);
     }
+    return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
+}
+
+/* Tries the winner in all other chunk sizes. */
+static enum tdm_status vary_sizes(struct tdm_candidates *run, struct tdm_error *err)
+{
+    const struct tdm_rounded *from = run->winner;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++)
+        if (size != from->size && tdm_candidates_is_due(run, size) &&
+            tdm_candidates_size_could_win(run, (int)from->order, size))
+            status = vary_size(run, size, 0, err);
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 
 enum tdm_status tdm_candidates_try_other_sizes(struct tdm_candidates *run, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    const struct tdm_rounded *from = run->winner;
-    if (!run->found || !tdm_candidates_may_round(run) || !tdm_candidates_is_due(run, from->size) ||
-        !tdm_candidates_could_win(run, 0))
+    if (!run->found || !tdm_candidates_may_round(run) ||
+        !tdm_candidates_is_due(run, run->winner->size) || !tdm_candidates_could_win(run, 0))
         return TDM_OK;
-    for (uint32_t size = 0; size < run->space.size_count && status == TDM_OK; size++)
-        if (size != from->size && tdm_candidates_is_due(run, size) &&
-            tdm_candidates_size_could_win(run, (int)from->order, size))
-            status = vary_size(run, size, 0, err);
-    if (status == TDM_OK)
-        status = tdm_candidates_try_rounded(run, err);
+    enum tdm_status status = vary_sizes(run, err);
+    const double before = run->simulation.step_seconds;
     if (status == TDM_OK && tdm_candidates_could_win(run, 0))
         status = try_layers(run, err);
+    if (status == TDM_OK && run->simulation.step_seconds < before)
+        status = vary_sizes(run, err);
     if (status == TDM_OK && tdm_candidates_could_win(run, 0))
         status = try_evenly(run, err);
     if (status != TDM_OK ||

@@ -66,8 +66,8 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
     }
     /* one for every order and chunk size, and one per chunk size and walk for variants of the
      * winner */
-    run->rounded = calloc((size_t)TDM_BASES * (2 * TDM_ORDERS + 1) +
-                              TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS + TDM_LAYER_STEPS,
+    run->rounded = calloc((size_t)TDM_BASES * (3 * TDM_ORDERS + 2) +
+                              TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS + TDM_LAYER_TURNS,
                           sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {

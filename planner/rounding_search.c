@@ -130,12 +130,16 @@ static void start_homes(struct tdm_local_search *s)
     const bool tied = s->limits->tied && !fixed[TDM_STATE_WEIGHTS];
     const bool passing = tdm_rounded_passes(s->best); /* it stays so: moves change it */
     for (uint32_t near = passing; near < layers && tied; near += 1 + near / 4)
-        for (size_t sets = 0; sets < (near > 0 ? STORED_SETS : USUAL_SETS); sets++) {
-            choose_sets(s, sets);
-            tdm_rounded_set_near(&s->point, near, passing);
-            if (tdm_rounding_decide_fit(s))
-                s->sets = sets;
-        }
+        for (size_t sets = 0; sets < (near > 0 ? STORED_SETS : USUAL_SETS); sets++)
+            for (uint32_t slots = 1; slots <= (passing && !s->limits->fixed_rings ? 2 : 1);
+                 slots++) {
+                choose_sets(s, sets);
+                tdm_rounded_set_near(&s->point, near, passing);
+                if (slots > 1)
+                    s->point.rings.optimizer = slots;
+                if (tdm_rounding_decide_fit(s))
+                    s->sets = sets;
+            }
     choose_sets(s, s->sets);
     if (fixed[TDM_STATE_WEIGHTS] || fixed[TDM_STATE_MASTER] || fixed[TDM_STATE_MOMENTS])
         return;
