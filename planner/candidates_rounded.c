@@ -274,11 +274,14 @@ static enum tdm_status try_evenly(struct tdm_candidates *run, struct tdm_error *
     return status == TDM_OK ? tdm_candidates_try_rounded(run, err) : status;
 }
 
+/* Slots of the rings of weights and of optimizer states; 0: as they serve. */
+struct slots {
+    uint32_t weights, states;
+};
+
 /* Searches longer from a schedule with so many layers at home on the device; a walk that may change
- * their number goes back to the one before. Either with other rings as they serve, or with one slot
- * of weights less and all other rings as they are: that frees what a layer needs. Takes what
- * promises more than the best so far. */
-static enum tdm_status improve_with(struct tdm_candidates *run, uint32_t layers, bool fewer_slots,
+ * their number goes back to the one before. Takes what promises more than the best so far. */
+static enum tdm_status improve_with(struct tdm_candidates *run, uint32_t layers, struct slots slots,
                                     const struct tdm_rounded *from, struct tdm_rounded *best,
                                     struct tdm_error *err)
 {
@@ -289,17 +292,34 @@ static enum tdm_status improve_with(struct tdm_candidates *run, uint32_t layers,
         return status;
     limits.deep = limits.fixed_homes[TDM_STATE_WEIGHTS] = true;
     limits.travelled = travelled(run, 0);
-    limits.fixed_rings = limits.fixed_rings || fewer_slots;
     tdm_rounded_set_near(&next, layers, tdm_rounded_passes(from));
-    next.rings.weights -= fewer_slots;
+    if (slots.weights > 0) {
+        limits.fixed_rings = true;
+        next.rings.weights = slots.weights;
+        next.rings.optimizer = slots.states;
+    }
     status = tdm_improve(&run->space, &limits, &next, err);
     tdm_candidates_take_better(best, &next);
     return status;
 }
 
-static bool has_slots(const struct tdm_candidates *run, const struct tdm_rounded *rounded)
+/* The same with rings as they serve, and with fewer slots: single moves of a search do not lead
+ * there. A slot of weights is what a layer needs. A second slot of states needs several of them. */
+static enum tdm_status improve_ways(struct tdm_candidates *run, uint32_t layers,
+                                    const struct tdm_rounded *from, struct tdm_rounded *best,
+                                    struct tdm_error *err)
 {
-    return rounded->rings.weights > 1 && !run->space.pins->has_rings;
+    const struct tdm_rings rings = from->rings;
+    const bool fixed = run->space.pins->has_rings, is_first = from != best;
+    enum tdm_status status = TDM_OK;
+    if (fixed || is_first || rings.optimizer == 1 || rings.weights == 1)
+        status = improve_with(run, layers, (struct slots){0, 0}, from, best, err);
+    if (status == TDM_OK && !fixed && rings.weights > 1)
+        status = improve_with(run, layers, (struct slots){rings.weights - 1, rings.optimizer}, from,
+                              best, err);
+    if (status == TDM_OK && !fixed && rings.optimizer == 1 && rings.weights > 1)
+        status = improve_with(run, layers, (struct slots){FREE_SLOTS, FREE_SLOTS}, from, best, err);
+    return status;
 }
 
 /* Goes on from a schedule with one layer more at home on the device after the other, until two in a
@@ -319,12 +339,8 @@ static enum tdm_status climb_layers(struct tdm_candidates *run, const struct tdm
     uint32_t near = best->homes[TDM_STATE_WEIGHTS].device_layers;
     best->fits = false;
     for (unsigned idle = 0; idle < MOST_IDLE && ++near < layers && status == TDM_OK;) {
-        const struct tdm_rounded *at = best->fits ? best : from;
         const double before = best->fits ? best->cost : NO_BOUND;
-        if (at == from || at->rings.optimizer == 1 || !has_slots(run, at))
-            status = improve_with(run, near, false, at, best, err);
-        if (status == TDM_OK && has_slots(run, at)) /* what was found is gone on from */
-            status = improve_with(run, near, true, at, best, err);
+        status = improve_ways(run, near, best->fits ? best : from, best, err);
         idle = best->fits && best->cost < before ? 0 : idle + 1;
     }
     if (status == TDM_OK && best->fits) {

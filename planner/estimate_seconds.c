@@ -399,7 +399,7 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
     const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
                              tdm_model_head_unit(e->base->model)};
     bool updates = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
-    double forward, backward, through_ring = 0, fetched, sent = 0;
+    double forward, backward, fetched, sent = 0;
     double weights = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
     weight_visits(e, schedule, &forward, &backward);
     fetched = backward * weights;
@@ -414,7 +414,6 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
         const bool comes = state != TDM_STATE_WEIGHTS;
         const double layers = comes ? tdm_estimator_passing_layers(e, state) : 0;
         double bytes = layers * (double)tdm_estimator_unit_bytes(e, state, 0);
-        through_ring += bytes;
         sent += bytes;
         for (int i = 0; i < 2; i++)
             if (tdm_is_far(tdm_schedule_home(e->base, state, last[i]))) {
@@ -427,12 +426,6 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
     phases->forward.fetch += forward * weights / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.fetch += fetched / tdm_machine_link_rate(machine, TDM_LINK_H2D);
     phases->backward.send += sent / tdm_machine_link_rate(machine, TDM_LINK_D2H);
-    /* the only slot is refilled after its content was sent home */
-    if (e->base->rings.optimizer == 1)
-        phases->backward.seconds =
-            later(phases->backward.seconds,
-                  through_ring / tdm_machine_link_rate(machine, TDM_LINK_H2D) +
-                      through_ring / tdm_machine_link_rate(machine, TDM_LINK_D2H));
 }
 
 /* Seconds of copies that rings and a layer's sweep can leave to the next phase, or begin in the
