@@ -35,7 +35,6 @@ struct layer_sweeps {
 struct state_copies {
     double fetch, send, slack;
     double alone; /* part that no computing overlaps: two layers share one slot for weights */
-    bool in_turn; /* one slot: the fetch waits for the send */
 };
 
 /* Seconds of a unit's norm and update. */

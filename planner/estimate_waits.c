@@ -69,8 +69,8 @@ static void advance(const struct tdm_estimator *e, const struct slowdowns *slowe
          &c->compute);
     copy(&c->state_fetch, from, fetch, ahead + state->slack, &c->compute);
     copy(&c->state_send, from, send, behind + state->slack, &c->compute);
-    copy(&c->state_both, from, state->in_turn ? fetch + send : to_device * fetch + to_host * send,
-         ahead + behind + state->slack, &c->compute);
+    copy(&c->state_both, from, to_device * fetch + to_host * send, ahead + behind + state->slack,
+         &c->compute);
 }
 
 /* Seconds to fetch a unit's state for its use; send_seconds(): to send to the host. */
@@ -109,7 +109,6 @@ static struct state_copies around_backward(const struct tdm_estimator *e, uint32
         enum tdm_state state = (enum tdm_state)s;
         bool comes = state != TDM_STATE_WEIGHTS;
         double fetch = comes ? fetch_seconds(e, state, layer) : 0;
-        copies.in_turn |= comes && fetch > 0 && e->base->rings.optimizer == 1;
         copies.fetch += fetch;
         copies.send += send_seconds(e, state, layer);
         copies.slack += (e->base->rings.optimizer - 1) * fetch;
