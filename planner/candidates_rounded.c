@@ -210,6 +210,7 @@ static enum tdm_status copy_winner(const struct tdm_candidates *run, uint32_t si
     if (size != from->size)
         rounded->prefetch = space->bases[size].prefetch;
     rounded->size = size;
+    rounded->passes_only = tdm_search_space_passes(space, size);
     rounded->turns = 0;
     rounded->simulated = false;
     tdm_candidates_fixed_homes(run, size, fixed);

@@ -131,13 +131,23 @@ bool tdm_candidates_may_round(const struct tdm_candidates *run)
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES])
 {
-    bool host = tdm_is_far(run->space.bases[size].optimizer.on);
+    const bool host = tdm_is_far(run->space.bases[size].optimizer.on);
     const bool *pinned = run->space.pins->has_home;
+    const bool any =
+        pinned[TDM_STATE_WEIGHTS] || pinned[TDM_STATE_MASTER] || pinned[TDM_STATE_MOMENTS];
     for (int state = 0; state < TDM_STATES; state++)
         fixed[state] = host || pinned[state];
-    if (host) /* the others go with them */
-        fixed[TDM_STATE_WEIGHTS] =
-            pinned[TDM_STATE_WEIGHTS] || pinned[TDM_STATE_MASTER] || pinned[TDM_STATE_MOMENTS];
+    if (host) /* the others go with them, unless they are all on the host */
+        fixed[TDM_STATE_WEIGHTS] = any && !tdm_search_space_passes(&run->space, size);
+}
+
+void tdm_candidates_program_homes(const struct tdm_candidates *run, uint32_t size,
+                                  bool fixed[TDM_STATES])
+{
+    tdm_candidates_fixed_homes(run, size, fixed);
+    if (tdm_is_far(run->space.bases[size].optimizer.on) && !fixed[TDM_STATE_WEIGHTS])
+        fixed[TDM_STATE_MASTER] = fixed[TDM_STATE_MOMENTS] =
+            tdm_search_space_passes(&run->space, size);
 }
 
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,

@@ -210,7 +210,7 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
     if (s->limits->fixed_homes[*state])
         return false;
     if (move >= STEPS && s->limits->tied) {
-        if (!s->limits->passing || move > STEPS || home->device_layers == 0)
+        if (!s->limits->passing || move > STEPS || home->device_layers == 0 || s->point.passes_only)
             return false;
         tdm_rounded_set_near(&s->point, home->device_layers, !tdm_rounded_passes(&s->point));
         return true;

@@ -1160,6 +1160,49 @@ static void test_state_passes(void **state)
     assert_true(seconds[0] < 0.95 * seconds[1]);
 }
 
+/* The same plan is found, within a percent, where a pin fixes one state's homes as a search found
+ * them: moments on the host leave the weights free, and weights on the device need not bring
+ * masters and moments there. The bounds hold for all. */
+static void test_state_passes_pinned(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"chunk=8K", "order=layer-major", "optimizer.on=host"};
+    struct tdm_home found_homes[TDM_STATES];
+    double free_seconds = 0;
+    for (int pinned = -1; pinned <= TDM_STATE_MOMENTS; pinned++) {
+        struct tdm_pins pins = {0};
+        struct tdm_search found;
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 8192, 24 * GIB, 110 * GIB);
+        must(tdm_set_keys_apply(keys, sizeof(keys) / sizeof(keys[0]), schedule, &pins, &err), &err);
+        if (pinned >= 0) {
+            pins.has_home[pinned] = true;
+            schedule->homes[pinned] = found_homes[pinned];
+        }
+        must(tdm_candidates_search(schedule, &pins, &found, &err), &err);
+        const double seconds = found.simulation.step_seconds;
+        print_message("%s pinned: %.4f s, bound %.4f s\n",
+                      pinned < 0 ? "nothing" : tdm_state_name((enum tdm_state)pinned), seconds,
+                      found.bound_seconds);
+        assert_true(found.bound_seconds <= seconds);
+        if (pinned < 0) {
+            memcpy(found_homes, schedule->homes, sizeof(found_homes));
+            assert_in_range(found_homes[TDM_STATE_WEIGHTS].device_layers, 1,
+                            schedule->model->layers - 1);
+            assert_int_equal(found_homes[TDM_STATE_MOMENTS].device_layers, 0);
+            free_seconds = seconds;
+        } else {
+            assert_memory_equal(&schedule->homes[pinned], &found_homes[pinned],
+                                sizeof(found_homes[pinned]));
+            assert_true(seconds < 1.01 * free_seconds);
+            assert_true(found.bound_seconds <= free_seconds);
+        }
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* ---- the ladder ---- */
 
 /* Plans a limit with a ladder; the plan fits, and takes what the search says. */
@@ -1412,6 +1455,7 @@ int main(void)
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
         cmocka_unit_test(test_state_passes),
+        cmocka_unit_test(test_state_passes_pinned),
         cmocka_unit_test(test_ladder),
         cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_prediction_json),
