@@ -38,7 +38,8 @@ struct tdm_rounded {
 struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
-    bool fixed_homes[TDM_STATES], fixed_rings;
+    bool fixed_homes[TDM_STATES];
+    struct tdm_ring_pins fixed_rings;
     bool tied;    /* updates run on the host: masters and moments of layers follow their weights, or
                      are all on the host */
     bool passing; /* then layers on the device may have their weights alone there, too */

@@ -54,7 +54,7 @@ void tdm_team_choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
     schedule->rings.gradients = choice->gradient_slots;
     schedule->rings.ahead = 0; /* of one rank */
     schedule->sliced_weights = choice->sliced;
-    if (staged && choice->gradient_slots > 1 && !pins->has_rings)
+    if (staged && choice->gradient_slots > 1 && !pins->has_ring.weights)
         schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
 }
 

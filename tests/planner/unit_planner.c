@@ -675,6 +675,34 @@ static void test_rings_are_obeyed(void **state)
     }
 }
 
+/* A pin of one ring leaves the others to the search: with the slots that a search found, the plan
+ * is as fast. */
+static void test_rings_are_pinned_alone(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {NULL, "rings.weights=3", "rings.optimizer=2",
+                                       "rings.stashed=2", "rings.kv=2"};
+    double seconds[sizeof(keys) / sizeof(keys[0])];
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const char *const pairs[] = {"optimizer.on=device", keys[i]};
+        struct tdm_pins pins = {0};
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 8192, 24 * GIB, 110 * GIB);
+        must(tdm_set_keys_apply(pairs, i == 0 ? 1 : 2, schedule, &pins, &err), &err);
+        seconds[i] = search(schedule, &pins);
+        const struct tdm_rings *rings = &schedule->rings;
+        print_message("%s: %.4f s with rings of %u, %u, %u, %u\n", i == 0 ? "free" : keys[i],
+                      seconds[i], rings->weights, rings->optimizer, rings->stashed, rings->kv);
+        assert_true(i > 1 || rings->weights == 3);
+        assert_true((i > 0 && i != 2) || rings->optimizer == 2);
+        assert_true(rings->stashed == 2 && rings->kv == 2);
+        assert_true(seconds[i] < 1.003 * seconds[0]);
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* K and V that a user wants ahead: they are where a schedule can make them, and where it cannot,
  * for want of a second slot of weights, it does not say so. */
 static void test_ahead_is_true(void **state)
@@ -1440,6 +1468,7 @@ int main(void)
         cmocka_unit_test(test_quick),
         cmocka_unit_test(test_pins_are_obeyed),
         cmocka_unit_test(test_rings_are_obeyed),
+        cmocka_unit_test(test_rings_are_pinned_alone),
         cmocka_unit_test(test_ahead_is_true),
         cmocka_unit_test(test_stores_are_obeyed),
         cmocka_unit_test(test_extremes),
