@@ -114,9 +114,11 @@ enum tdm_status tdm_team_check_pins(const struct tdm_schedule *schedule,
 {
     if (pins->has_order && pins->order != TDM_LAYER_MAJOR)
         return tdm_fail(err, TDM_USAGE,
-                        "--set order=%s: several ranks share a layer's K and V in rounds, so they "
-                        "need layer-major",
-                        tdm_order_name(pins->order));
+                        "--ranks: several ranks share a layer's K and V in rounds, so they need "
+                        "order=layer-major, and %s",
+                        tdm_is_far(pins->kv_gradients_place)
+                            ? "kv_gradients_place=host needs order=chunk-major"
+                            : "not order=chunk-major");
     if (!pins->weight_slices || !pins->has_update_place || !tdm_is_far(schedule->optimizer.on))
         return TDM_OK;
     tdm_fail(err, TDM_USAGE,
