@@ -799,6 +799,8 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
     assert_int_equal(schedule->optimizer.kind, TDM_OPTIMIZER_ADAMW);
     assert_int_equal(tdm_shortage_fail(&shortage, schedule, &err), TDM_INFEASIBLE);
     assert_true(err.message[0] != '\0');
+    char hint[sizeof(err.hint)];
+    memcpy(hint, err.hint, sizeof(hint));
 
     const uint64_t *needed = shortage.needed_bytes;
     if (binding == TDM_BINDING_BOTH) {
@@ -838,6 +840,17 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
         assert_true(search(schedule, &pins) > 0);
         memcpy(schedule->homes, homes, sizeof(homes));
     }
+    assert_true(pair == NULL || strcmp(pair, "optimizer.when=end") != 0 ||
+                strstr(hint, "--set gradients=host with --memory ") != NULL);
+    if (shortage.far_gradients_bytes > 0) { /* not by itself, but with so much device memory */
+        const struct tdm_home home = schedule->homes[TDM_STATE_GRADIENTS];
+        assert_true(!streamed && shortage.far_gradients_bytes < needed[TDM_DEVICE]);
+        tdm_schedule_set_home(schedule, TDM_STATE_GRADIENTS, 0, TDM_HOST);
+        schedule->memory_bytes = shortage.far_gradients_bytes;
+        assert_true(search(schedule, &pins) > 0);
+        schedule->homes[TDM_STATE_GRADIENTS] = home;
+        schedule->memory_bytes = memory_bytes;
+    }
     if (shortage.without_optimizer_bytes > 0) {
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
         schedule->memory_bytes = shortage.without_optimizer_bytes;
@@ -852,6 +865,8 @@ static void test_shortages(void **state)
     (void)state;
     check_shortage("byte-1m", 5000, 0, 0, NULL, TDM_BINDING_DEVICE);
     check_shortage("byte-1m", 16384, 550 * (GIB >> 10), 0, NULL, TDM_BINDING_EITHER);
+    check_shortage("byte-1m", 4096, 529 * (GIB >> 10), GIB, "optimizer.when=end",
+                   TDM_BINDING_DEVICE);
     if (!tdm_case_long())
         return;
     check_shortage("byte-1m", 65536, 600 * (GIB >> 10), 0, NULL, TDM_BINDING_EITHER);
