@@ -495,6 +495,10 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_KEPT;
     }
+    if (pins->held_set != TDM_SET_INPUT && pins->has_attention &&
+        pins->attention == TDM_ATTENTION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set: held needs attention=held or attention=kept, which is none");
     if (pins->held_set != TDM_SET_INPUT && !pins->has_attention) {
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_HELD;

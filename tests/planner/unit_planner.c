@@ -1372,6 +1372,7 @@ static void test_set_keys_bad(void **state)
         {{"kept_from=123456789012345678901234567890", NULL}, "--set kept_from"},
         {{"kept_from=3", "attention=held"}, "need attention=kept"},
         {{"attention=none", "kept_place=host"}, "need attention=kept"},
+        {{"held=all", "attention=none"}, "held needs attention=held"},
         {{"held_place=host", "order=chunk-major"}, "order=layer-major"},
         {{"dtypes.kv=int4", NULL}, "bf16 or fp32"},
         {{"dtypes.foo=bf16", NULL}, "unknown key"},
