@@ -69,6 +69,15 @@ static enum tdm_status write_stdout(const void *data, size_t bytes, struct tdm_e
     return TDM_OK;
 }
 
+enum tdm_status tdm_stdout_end(struct tdm_error *err)
+{
+    errno = 0;
+    const bool earlier = ferror(stdout);
+    if (fflush(stdout) == 0 && !earlier)
+        return TDM_OK;
+    return tdm_file_failed("standard output", errno != 0 ? errno : EIO, err);
+}
+
 /* Writes to a device or a pipe. There is no old file to keep, and a rename would remove the
  * device. */
 static enum tdm_status write_in_place(const char *path, const void *data, size_t bytes,

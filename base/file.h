@@ -10,6 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* At a program's end: writes what stdout still buffers. TDM_IO with the reason if that fails, or an
+ * earlier write did. */
+enum tdm_status tdm_stdout_end(struct tdm_error *err);
+
 /* Writes `bytes` bytes of `data` to `path`. "-" is stdout. A device or a pipe is written in place.
  * If the file exists and `force` is false: TDM_USAGE with the hint to pass --force. On other
  * failures: TDM_IO with the reason; nothing is left behind and an old file stays unchanged. */

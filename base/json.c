@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -127,8 +128,9 @@ enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for JSON");
     bool written = fputs(text, out) != EOF && fputc('\n', out) != EOF;
+    int reason = errno;
     free(text);
-    return written ? TDM_OK : tdm_fail(err, TDM_IO, "standard output cannot be written");
+    return written ? TDM_OK : tdm_file_failed("standard output", reason, err);
 }
 
 enum tdm_status tdm_json_save(const char *directory, const char *name, const json_t *root,

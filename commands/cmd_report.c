@@ -6,6 +6,7 @@
  */
 #include "commands/cmd.h"
 
+#include "base/file.h"
 #include "base/ticker.h"
 #include "base/units.h"
 #include "commands/common_options.h"
@@ -67,9 +68,7 @@ static enum tdm_status print_report(const char *path, const struct arguments *a,
                                 .cut = status == TDM_OK && !ended && !lives};
     tdm_report_free(&report);
     tdm_trace_reader_close(reader);
-    if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
-        return tdm_fail(err, TDM_IO, "standard output cannot be written");
-    return status;
+    return status == TDM_OK ? tdm_stdout_end(err) : status;
 }
 
 /* Prints a report, and with --watch others until the run has ended, or was killed. */

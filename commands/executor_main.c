@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tidemark-executor: runs schedules and calibrates. tidemark starts it, as git starts its
  * commands. */
+#include "base/file.h"
 #include "base/process.h"
 #include "commands/executor_parts.h"
 #include "executor/processes.h"
@@ -79,8 +80,8 @@ int main(int argc, char **argv)
     struct tdm_error err = {0};
     bool hangs = false;
     enum tdm_status status = start(argc, argv, &hangs, &err);
-    if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
-        status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
+    if (status == TDM_OK)
+        status = tdm_stdout_end(&err);
     if (status != TDM_OK)
         tdm_executor_say(&err);
     tdm_processes_abort(tdm_exit_code(status));

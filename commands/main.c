@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tidemark: plans, reports and plots training steps, and starts the executor to run them. */
 #include "config.h"
+#include "base/file.h"
 #include "base/names.h"
 #include "base/process.h"
 #include "commands/cmd.h"
 #include "commands/executor_path.h"
 
-#include <errno.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -118,9 +118,11 @@ int main(int argc, char **argv)
     enum tdm_status status = tdm_process_begin(&err);
     if (status == TDM_OK)
         status = run_command(argc, argv, &err);
-    bool lost = fflush(stdout) != 0 || ferror(stdout);
-    if (lost && status == TDM_OK)
-        status = tdm_fail(&err, TDM_IO, "standard output cannot be written: %s", strerror(errno));
+    struct tdm_error lost;
+    if (tdm_stdout_end(&lost) != TDM_OK && status == TDM_OK) { /* before a message, in any case */
+        status = lost.status;
+        err = lost;
+    }
     if (status != TDM_OK) {
         fprintf(stderr, "tidemark: %s\n", err.message);
         if (err.hint[0] != '\0')

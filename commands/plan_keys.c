@@ -89,7 +89,7 @@ static const struct tdm_help_entry keys[] = {
      NULL},
     {"weights=device|host|N",
      "where weights are at home: on the device, on the host and streamed through a ring, or N "
-     "layers, from layer 0 up, on the device",
+     "layers, from layer 0 up, on the device, with embedding and head",
      NULL},
     {"weights.sliced=B",
      "of several ranks: yes, each has its part of the weights at home, and all gather a unit when "

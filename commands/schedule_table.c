@@ -301,6 +301,13 @@ static void print_groups(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "%u of %u layers, the last of %u\n", "groups", count, size, last);
 }
 
+static bool is_all_near(const struct tdm_schedule *schedule, enum tdm_state state)
+{
+    const struct tdm_home *home = &schedule->homes[state];
+    return home->device_layers == schedule->model->layers && home->embedding == TDM_DEVICE &&
+           home->head == TDM_DEVICE;
+}
+
 /* Prints the state that is not entirely on the device. */
 static void print_homes(FILE *out, const struct tdm_schedule *schedule)
 {
@@ -308,10 +315,9 @@ static void print_homes(FILE *out, const struct tdm_schedule *schedule)
     uint32_t layers = schedule->model->layers;
     for (int state = 0; state < TDM_STATES; state++) {
         const struct tdm_home *home = &schedule->homes[state];
-        bool rest = home->embedding == TDM_DEVICE && home->head == TDM_DEVICE;
         bool absent = (state == TDM_STATE_MASTER || state == TDM_STATE_MOMENTS) &&
                       !tdm_schedule_keeps(schedule, (enum tdm_state)state);
-        if (absent || (home->device_layers == layers && rest))
+        if (absent || is_all_near(schedule, (enum tdm_state)state))
             continue;
         fprintf(out, ROW, tdm_state_name((enum tdm_state)state));
         if (home->device_layers == 0 && home->embedding == far && home->head == far)
@@ -352,7 +358,8 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
         "dtypes", tdm_dtype_name(d->weights), tdm_dtype_name(d->activations), tdm_dtype_name(d->kv),
         tdm_dtype_name(d->kv_gradients), tdm_dtype_name(d->gradients), tdm_dtype_name(d->logits));
     if (o->kind == TDM_OPTIMIZER_NONE)
-        fprintf(out, ROW "none: all gradients stay on the device", "optimizer");
+        fprintf(out, ROW "none: all gradients stay%s", "optimizer",
+                is_all_near(schedule, TDM_STATE_GRADIENTS) ? " on the device" : "");
     else
         fprintf(out, ROW "%s %s the backward%s%s, master %s, moments %s, learning rate %g",
                 "optimizer", tdm_optimizer_name(o->kind), o->when == TDM_WHEN_END ? "after" : "in",

@@ -32,6 +32,11 @@ enum tdm_attention_store {
 
 enum tdm_split_unit { TDM_SPLIT_FREE, TDM_SPLIT_CHUNK, TDM_SPLIT_PERCENT };
 
+/* Rings on the device whose slots the caller fixes. */
+struct tdm_ring_pins {
+    bool weights, optimizer, stashed, kv, gather, ahead;
+};
+
 /* Knobs that the caller fixes. All zero: every knob is free. */
 struct tdm_pins {
     uint32_t *groups;     /* owned by the owner of the pins */
@@ -43,8 +48,9 @@ struct tdm_pins {
     enum tdm_set kept_set, held_set; /* set where attention outputs are kept or held; TDM_SET_INPUT:
                                         only the attention output */
     bool has_home[TDM_STATES], has_prefetch, has_exchange;
-    bool has_rings, has_host_gradients; /* rings on the device; rings.host_gradients */
-    bool has_update_place;              /* schedule->optimizer.on */
+    struct tdm_ring_pins has_ring;
+    bool has_host_gradients; /* rings.host_gradients */
+    bool has_update_place;   /* schedule->optimizer.on */
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;

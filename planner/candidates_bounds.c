@@ -149,7 +149,7 @@ enum tdm_status tdm_candidates_relax_one(struct tdm_candidates *run, enum tdm_or
     struct tdm_prices *prices = &run->prices[order][size];
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
-    tdm_candidates_fixed_homes(run, size, fixed);
+    tdm_candidates_program_homes(run, size, fixed);
     enum tdm_status status =
         tdm_relaxation_new(space->estimators[size], order, run->limit_bytes, fixed,
                            tdm_candidates_pinned_list(run), false, &relaxation, err);
@@ -220,7 +220,7 @@ enum tdm_status tdm_candidates_find_floors(struct tdm_candidates *run, double *l
             bool fixed[TDM_STATES];
             if (!tdm_candidates_is_due(run, size) || !tdm_candidates_may_have(run, order))
                 continue;
-            tdm_candidates_fixed_homes(run, size, fixed);
+            tdm_candidates_program_homes(run, size, fixed);
             enum tdm_status status = tdm_relaxation_floor(
                 space->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
                 tdm_candidates_pinned_list(run), floor_seconds, err);

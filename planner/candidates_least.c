@@ -215,7 +215,7 @@ static enum tdm_status prove_least(struct tdm_candidates *run, enum tdm_place pl
             uint64_t bytes = 0;
             if (!tdm_candidates_is_due(run, size) || !tdm_candidates_may_have(run, order))
                 continue;
-            tdm_candidates_fixed_homes(run, size, fixed);
+            tdm_candidates_program_homes(run, size, fixed);
             status = tdm_relaxation_least(space->estimators[size], (enum tdm_order)order,
                                           run->limit_bytes, fixed, tdm_candidates_pinned_list(run),
                                           place, *least, prices == NULL ? NULL : &prices[order],

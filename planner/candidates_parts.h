@@ -152,9 +152,12 @@ bool tdm_candidates_is_due(const struct tdm_candidates *run, uint32_t size);
 bool tdm_candidates_may_round(const struct tdm_candidates *run);
 
 /* Homes that must not move: pinned ones. If updates run on the host, all state of a layer moves
- * with its weights, and that of embedding and head does not. */
+ * with its weights, and that of embedding and head does not. The second says it as
+ * tdm_relaxation_new() asks for it. */
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES]);
+void tdm_candidates_program_homes(const struct tdm_candidates *run, uint32_t size,
+                                  bool fixed[TDM_STATES]);
 
 /* Limits of a search from a rounding, with the effort of a quick one. If updates run on the host
  * and none of its layers is at home on the device, none moves there: where that does not pay, moves

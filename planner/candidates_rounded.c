@@ -126,9 +126,10 @@ static enum tdm_status try_one(struct tdm_candidates *run, struct tdm_rounded *r
     limits.copies = COPIES * dearer[rounded->dearer];
     /* with one slot, a fetch waits until the previous content was sent, and delays the chunks'
      * copies */
-    if (rounded->dearer > 0 && !limits.fixed_rings && rounded->rings.optimizer < FREE_SLOTS) {
+    if (rounded->dearer > 0 && !limits.fixed_rings.optimizer &&
+        rounded->rings.optimizer < FREE_SLOTS) {
         rounded->rings.optimizer = FREE_SLOTS;
-        limits.fixed_rings = true;
+        limits.fixed_rings = (struct tdm_ring_pins){true, true, true, true, true, true};
     }
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
     return tdm_improve(&run->space, &limits, rounded, err);
@@ -211,6 +212,7 @@ static enum tdm_status copy_of(const struct tdm_candidates *run, const struct td
     if (size != from->size)
         rounded->prefetch = space->bases[size].prefetch;
     rounded->size = size;
+    rounded->passes_only = tdm_search_space_passes(space, size);
     rounded->turns = 0;
     rounded->simulated = false;
     tdm_candidates_fixed_homes(run, size, fixed);

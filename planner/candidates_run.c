@@ -17,6 +17,21 @@
 
 /* ---- opening and closing ---- */
 
+/* Rings that are not pinned have their usual slots. */
+static void forget_rings(struct tdm_rings *rings, const struct tdm_pins *pins)
+{
+    const struct tdm_rings given = *rings, usual = TDM_DEFAULT_RINGS;
+    const struct tdm_ring_pins *has = &pins->has_ring;
+    *rings = usual;
+    rings->weights = (has->weights ? &given : &usual)->weights;
+    rings->optimizer = (has->optimizer ? &given : &usual)->optimizer;
+    rings->stashed = (has->stashed ? &given : &usual)->stashed;
+    rings->kv = (has->kv ? &given : &usual)->kv;
+    rings->gather = (has->gather ? &given : &usual)->gather;
+    rings->ahead = (has->ahead ? &given : &usual)->ahead;
+    rings->host_gradients = (pins->has_host_gradients ? &given : &usual)->host_gradients;
+}
+
 /* State that is not pinned starts on the device, whatever an earlier search found; on the host if
  * updates run there. TDM_USAGE: host updates are requested and homes do not allow them. */
 enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
@@ -28,9 +43,7 @@ enum tdm_status tdm_candidates_forget_homes(struct tdm_schedule *schedule,
         if (!pins->has_home[state])
             schedule->homes[state] =
                 (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
-    const struct tdm_rings given = schedule->rings, usual = TDM_DEFAULT_RINGS;
-    schedule->rings = pins->has_rings ? given : usual;
-    schedule->rings.host_gradients = (pins->has_host_gradients ? &given : &usual)->host_gradients;
+    forget_rings(&schedule->rings, pins);
     if (tdm_is_far(schedule->optimizer.on) &&
         !tdm_host_homes(schedule, pins, schedule->homes, err)) {
         err->status = TDM_USAGE;
@@ -131,13 +144,23 @@ bool tdm_candidates_may_round(const struct tdm_candidates *run)
 void tdm_candidates_fixed_homes(const struct tdm_candidates *run, uint32_t size,
                                 bool fixed[TDM_STATES])
 {
-    bool host = tdm_is_far(run->space.bases[size].optimizer.on);
+    const bool host = tdm_is_far(run->space.bases[size].optimizer.on);
     const bool *pinned = run->space.pins->has_home;
+    const bool any =
+        pinned[TDM_STATE_WEIGHTS] || pinned[TDM_STATE_MASTER] || pinned[TDM_STATE_MOMENTS];
     for (int state = 0; state < TDM_STATES; state++)
         fixed[state] = host || pinned[state];
-    if (host) /* the others go with them */
-        fixed[TDM_STATE_WEIGHTS] =
-            pinned[TDM_STATE_WEIGHTS] || pinned[TDM_STATE_MASTER] || pinned[TDM_STATE_MOMENTS];
+    if (host) /* the others go with them, unless they are all on the host */
+        fixed[TDM_STATE_WEIGHTS] = any && !tdm_search_space_passes(&run->space, size);
+}
+
+void tdm_candidates_program_homes(const struct tdm_candidates *run, uint32_t size,
+                                  bool fixed[TDM_STATES])
+{
+    tdm_candidates_fixed_homes(run, size, fixed);
+    if (tdm_is_far(run->space.bases[size].optimizer.on) && !fixed[TDM_STATE_WEIGHTS])
+        fixed[TDM_STATE_MASTER] = fixed[TDM_STATE_MOMENTS] =
+            tdm_search_space_passes(&run->space, size);
 }
 
 struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candidates *run,
@@ -153,7 +176,7 @@ struct tdm_rounding_limits tdm_candidates_rounding_limits(const struct tdm_candi
                                          .slower = SLOWER,
                                          .copies = COPIES};
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
-    limits.fixed_rings = pins->has_rings;
+    limits.fixed_rings = pins->has_ring;
     tdm_candidates_fixed_homes(run, size, limits.fixed_homes);
     limits.tied = tdm_is_far(run->space.bases[size].optimizer.on);
     limits.passing = limits.tied && run->passing[rounded->order][size];

@@ -52,7 +52,7 @@ static enum tdm_status tighten(struct tdm_candidates *run, enum tdm_order order,
     /* rings with the fewest slots that a search tries */
     tdm_estimator_set_state(space->estimators[size], space->bases[size].homes,
                             &space->bases[size].rings);
-    tdm_candidates_fixed_homes(run, size, fixed);
+    tdm_candidates_program_homes(run, size, fixed);
     enum tdm_status status =
         tdm_relaxation_new(space->estimators[size], order, run->limit_bytes, fixed,
                            tdm_candidates_pinned_list(run), true, &relaxation, err);

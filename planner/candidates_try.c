@@ -110,6 +110,7 @@ enum tdm_status tdm_candidates_try_schedule(struct tdm_candidates *run, uint32_t
                                  .groups = groups,
                                  .rings = schedule->rings,
                                  .prefetch = schedule->prefetch,
+                                 .passes_only = tdm_search_space_passes(&run->space, size),
                                  .tiles = {schedule->head_tile_tokens, schedule->head_tile_tokens},
                                  .seconds = simulation.step_seconds,
                                  .fits = true};

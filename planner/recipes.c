@@ -119,10 +119,26 @@ bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *
     return true;
 }
 
-/* Adds a base for a chunk size and a place of updates, if that place is searched. `ends`: on the
- * host, where layers are updated, but embedding and head are at home and updated on the device. */
+bool tdm_search_space_passes(const struct tdm_search_space *space, uint32_t size)
+{
+    const struct tdm_schedule *base = &space->bases[size];
+    const bool *pinned = space->pins->has_home;
+    return tdm_is_far(base->optimizer.on) && !pinned[TDM_STATE_WEIGHTS] &&
+           (pinned[TDM_STATE_MASTER] || pinned[TDM_STATE_MOMENTS]) &&
+           base->homes[TDM_STATE_MASTER].device_layers == 0 &&
+           base->homes[TDM_STATE_MOMENTS].device_layers == 0;
+}
+
+/* Which state is on the device, where units are updated on the host. */
+enum near_state {
+    AS_PINNED, /* what pins put there, and what follows it */
+    ENDS,      /* embedding and head, which are updated on the device */
+    WEIGHTS    /* weights that are pinned there, without masters and moments of layers */
+};
+
+/* Adds a base for a chunk size and a place of updates, if that place is searched. */
 static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place on,
-                                uint64_t chunk_tokens, bool ends, struct tdm_error *err)
+                                uint64_t chunk_tokens, enum near_state near, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = space->schedule;
     const struct tdm_pins *pins = space->pins;
@@ -133,8 +149,10 @@ static enum tdm_status add_base(struct tdm_search_space *space, enum tdm_place o
     if (((pins->has_update_place || !trains) && on != schedule->optimizer.on) ||
         (tdm_is_far(on) && trains && !tdm_host_homes(schedule, pins, base->homes, &refused)))
         return TDM_OK;
-    for (int state = 0; state <= TDM_STATE_MOMENTS && ends; state++)
+    for (int state = 0; state <= TDM_STATE_MOMENTS && near == ENDS; state++)
         base->homes[state] = (struct tdm_home){0, TDM_DEVICE, TDM_DEVICE};
+    for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS && near == WEIGHTS; state++)
+        base->homes[state].device_layers = 0;
     base->optimizer.on = on;
     base->chunk_tokens = chunk_tokens;
     if (!pins->has_prefetch)
@@ -174,6 +192,16 @@ static bool may_bring_ends(const struct tdm_search_space *space)
     return bytes < schedule->memory_bytes;
 }
 
+/* Are bases searched in which layers whose weights are pinned to the device have these alone there,
+ * and masters and moments pass? Not if other homes are pinned, too. */
+static bool may_bring_weights(const struct tdm_search_space *space)
+{
+    const struct tdm_schedule *schedule = space->schedule;
+    const bool *pinned = space->pins->has_home;
+    return schedule->pass == TDM_TRAIN && pinned[TDM_STATE_WEIGHTS] && !pinned[TDM_STATE_MASTER] &&
+           !pinned[TDM_STATE_MOMENTS] && schedule->homes[TDM_STATE_WEIGHTS].device_layers > 0;
+}
+
 enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       bool least, struct tdm_search_space *space,
                                       struct tdm_error *err)
@@ -210,10 +238,12 @@ enum tdm_status tdm_search_space_open(struct tdm_schedule *schedule, const struc
     }
     for (int on = 0; on < TDM_PLANNED_PLACES; on++)
         for (uint32_t i = 0; i < count && status == TDM_OK; i++)
-            status = add_base(space, tdm_planned_place(schedule, on), sizes[i], false, err);
-    const bool ends = status == TDM_OK && may_bring_ends(space);
-    for (uint32_t i = 0; i < count && status == TDM_OK && ends; i++)
-        status = add_base(space, tdm_far_place(schedule), sizes[i], true, err);
+            status = add_base(space, tdm_planned_place(schedule, on), sizes[i], AS_PINNED, err);
+    const enum near_state other = may_bring_ends(space)      ? ENDS
+                                  : may_bring_weights(space) ? WEIGHTS
+                                                             : AS_PINNED;
+    for (uint32_t i = 0; i < count && status == TDM_OK && other != AS_PINNED; i++)
+        status = add_base(space, tdm_far_place(schedule), sizes[i], other, err);
     return status;
 }
 

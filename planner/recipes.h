@@ -39,8 +39,9 @@ struct tdm_recipe {
 };
 
 #define TDM_CHUNK_SIZES 8u
-/* Bases of a search: chunk sizes with updates on the device, on the host, and there but for
- * embedding and head. */
+/* Bases of a search: chunk sizes with updates on the device, on the host, and there in another way:
+ * but for embedding and head, or, if weights are pinned, with all masters and moments on the host.
+ */
 #define TDM_BASES (3 * TDM_CHUNK_SIZES)
 
 struct tdm_search_space {
@@ -64,6 +65,11 @@ enum tdm_status tdm_search_space_check(const struct tdm_schedule *schedule,
  * pinned homes. False: pins or the optimizer do not allow it; `err` says why. */
 bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                     struct tdm_home homes[TDM_STATES], struct tdm_error *err);
+
+/* Where a base updates units on the host: do pins put masters and moments of all layers there and
+ * leave the weights free? Then layers that are updated on the device have their weights alone at
+ * home there. */
+bool tdm_search_space_passes(const struct tdm_search_space *space, uint32_t size);
 
 /* Opens a search space. Must be closed also on failure. TDM_USAGE: pins contradict the model;
  * TDM_INPUT, TDM_NO_MEMORY. */

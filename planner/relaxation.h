@@ -99,7 +99,9 @@ struct tdm_relaxed {
 };
 
 /* Makes a relaxation for the estimator's step in an order, within limits of used bytes.
- * `fixed_homes`: states that stay at the estimator's homes; gradients always do. `sizes` (may be
+ * `fixed_homes`: states that stay at the estimator's homes; gradients always do. Where updates run
+ * on the host and weights may move: masters or moments that stay there, so that layers with weights
+ * on the device have nothing else there. `sizes` (may be
  * NULL): the only allowed list of groups. `tight`: for tdm_relaxation_tighten(), with rows that no
  * schedule is rounded from. The estimator must outlive it. The caller owns *relaxation.
  * TDM_NO_MEMORY; TDM_INTERNAL: too large for the solver. */

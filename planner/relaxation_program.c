@@ -119,13 +119,15 @@ static double least_backward(const struct tdm_relaxation *r, double host_seconds
 
 /* Finds how many layers may have all state on the device, or weights alone, and what each does to
  * the seconds of updates at least. */
-static void find_tied(struct tdm_relaxation *r, uint64_t device_bytes)
+static void find_tied(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
+                      uint64_t device_bytes)
 {
+    const bool passes = fixed_homes[TDM_STATE_MASTER] || fixed_homes[TDM_STATE_MOMENTS];
     const struct tdm_estimator *e = r->pricing.e;
     const enum tdm_order order = r->pricing.order;
     const struct tdm_updates none = tdm_estimator_updates(e, r->base_layers);
     double send = 0;
-    r->most_tied = most_near(r, TDM_STATE_MOMENTS, device_bytes);
+    r->most_tied = passes ? 0 : most_near(r, TDM_STATE_MOMENTS, device_bytes);
     r->most_passing = most_near(r, TDM_STATE_WEIGHTS, device_bytes);
     r->tied_host = 0;
     r->tied_compute = r->most_passing > 0 ? TDM_NO_BOUND : 0;
@@ -912,7 +914,7 @@ enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r,
     r->is_tied = tdm_is_far(base->optimizer.on) && !fixed_homes[TDM_STATE_WEIGHTS];
     r->base_layers = r->is_tied ? 0 : base->homes[TDM_STATE_WEIGHTS].device_layers;
     find_fixed(r);
-    find_tied(r, limit_bytes[TDM_DEVICE]);
+    find_tied(r, fixed_homes, limit_bytes[TDM_DEVICE]);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         r->pricing.fixed[place] = r->fixed[place];
     enum tdm_status status = add_rows(r, limit_bytes, err);

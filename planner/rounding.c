@@ -15,15 +15,15 @@ void tdm_rounded_free(struct tdm_rounded *rounded)
 
 bool tdm_rounded_passes(const struct tdm_rounded *rounded)
 {
-    return rounded->homes[TDM_STATE_WEIGHTS].device_layers > 0 &&
-           rounded->homes[TDM_STATE_MOMENTS].device_layers == 0;
+    return rounded->passes_only || (rounded->homes[TDM_STATE_WEIGHTS].device_layers > 0 &&
+                                    rounded->homes[TDM_STATE_MOMENTS].device_layers == 0);
 }
 
 void tdm_rounded_set_near(struct tdm_rounded *rounded, uint32_t device_layers, bool passing)
 {
     rounded->homes[TDM_STATE_WEIGHTS].device_layers = device_layers;
     for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
-        rounded->homes[state].device_layers = passing ? 0 : device_layers;
+        rounded->homes[state].device_layers = passing || rounded->passes_only ? 0 : device_layers;
 }
 
 void tdm_rounded_copy(struct tdm_rounded *to, const struct tdm_rounded *from)
@@ -118,6 +118,7 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
                                     .order = order,
                                     .rings = space->bases[size].rings,
                                     .prefetch = space->bases[size].prefetch,
+                                    .passes_only = tdm_search_space_passes(space, size),
                                     .tiles = {.safe = tile, .large = tile}};
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)

@@ -23,6 +23,7 @@ struct tdm_rounded {
     struct tdm_rings rings;
     uint32_t prefetch; /* bodies by which fetches run ahead */
     struct tdm_tiles tiles;
+    bool passes_only;               /* as tdm_search_space_passes() says of its base */
     double seconds, likely_seconds; /* as estimated */
     double cost;                    /* with a charge for copies that may stall */
     uint64_t bytes[TDM_MAX_PLACES]; /* as estimated */
@@ -37,7 +38,8 @@ struct tdm_rounded {
 struct tdm_rounding_limits {
     uint64_t bytes[TDM_MAX_PLACES];   /* used */
     uint64_t reserve[TDM_MAX_PLACES]; /* bytes by which packing exceeded estimates */
-    bool fixed_homes[TDM_STATES], fixed_rings;
+    bool fixed_homes[TDM_STATES];
+    struct tdm_ring_pins fixed_rings;
     bool tied;    /* updates run on the host: masters and moments of layers follow their weights, or
                      are all on the host */
     bool passing; /* then layers on the device may have their weights alone there, too */
@@ -67,7 +69,8 @@ enum tdm_status tdm_round(const struct tdm_search_space *space, uint32_t size, e
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
 /* Where others are updated on the host: puts so many layers at home on the device, with all their
- * state or, if `passing`, with their weights alone. The first says which of these it is. */
+ * state or, if `passing` or nothing else is allowed, with their weights alone. The first says which
+ * of these it is. */
 bool tdm_rounded_passes(const struct tdm_rounded *rounded);
 void tdm_rounded_set_near(struct tdm_rounded *rounded, uint32_t device_layers, bool passing);
 

@@ -167,6 +167,7 @@ uint32_t tdm_rounding_stashed(const struct tdm_local_search *s, uint32_t slots)
 static bool change_ring(struct tdm_local_search *s, uint32_t change)
 {
     struct tdm_rings *rings = &s->point.rings;
+    const struct tdm_ring_pins *fixed = &s->limits->fixed_rings;
     if (change >= AHEAD_CHANGES && change < KV_AHEAD_CHANGE) {
         const uint32_t most = s->space->bases[s->point.size].prefetch, before = s->point.prefetch;
         const uint32_t ahead = change == AHEAD_CHANGES ? before / 2 : 2 * before;
@@ -175,10 +176,9 @@ static bool change_ring(struct tdm_local_search *s, uint32_t change)
         s->point.prefetch = ahead < TDM_LEAST_AHEAD ? TDM_LEAST_AHEAD : ahead > most ? most : ahead;
         return s->point.prefetch != before;
     }
-    if (s->limits->fixed_rings)
-        return false;
     if (change == KV_AHEAD_CHANGE) { /* it needs the weights of two layers */
-        if (!s->limits->deep || s->point.order != TDM_LAYER_MAJOR)
+        if (!s->limits->deep || s->point.order != TDM_LAYER_MAJOR || fixed->ahead ||
+            (fixed->weights && rings->weights == 1))
             return false;
         rings->ahead ^= 1;
         if (rings->ahead > 0 && rings->weights == 1)
@@ -187,12 +187,14 @@ static bool change_ring(struct tdm_local_search *s, uint32_t change)
     }
     if (change >= STASHED_CHANGES) {
         const uint32_t before = rings->stashed;
-        if (!s->limits->stashes)
+        if (!s->limits->stashes || fixed->stashed)
             return false;
         rings->stashed =
             tdm_rounding_stashed(s, change == STASHED_CHANGES ? before / 2 : 2 * before);
         return rings->stashed != before;
     }
+    if (change % 2 == 0 ? fixed->optimizer : fixed->weights)
+        return false;
     uint32_t *slots = change % 2 == 0 ? &rings->optimizer : &rings->weights, before = *slots;
     *slots = change >= 2 ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
     return *slots != before;
@@ -210,7 +212,7 @@ bool tdm_rounding_change_home(struct tdm_local_search *s, uint32_t change, int *
     if (s->limits->fixed_homes[*state])
         return false;
     if (move >= STEPS && s->limits->tied) {
-        if (!s->limits->passing || move > STEPS || home->device_layers == 0)
+        if (!s->limits->passing || move > STEPS || home->device_layers == 0 || s->point.passes_only)
             return false;
         tdm_rounded_set_near(&s->point, home->device_layers, !tdm_rounded_passes(&s->point));
         return true;

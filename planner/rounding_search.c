@@ -152,7 +152,7 @@ static void start_homes(struct tdm_local_search *s)
                     enum tdm_place ends = ends_far ? far_place : TDM_DEVICE;
                     s->point.homes[state] = (struct tdm_home){far ? 0 : layers, ends, ends};
                 }
-                if (!s->limits->fixed_rings)
+                if (!s->limits->fixed_rings.optimizer)
                     s->point.rings.optimizer = slots;
                 if (with < FILL_NOTHING)
                     tdm_rounding_fill(s, with);
@@ -236,7 +236,7 @@ static bool decide_layouts(struct tdm_local_search *s, const struct tdm_rounded 
     const uint32_t layers = s->space->schedule->model->layers;
     const uint32_t least = tdm_rounding_stashed(s, 0);
     const uint32_t most =
-        s->limits->fixed_rings ? least : tdm_rounding_stashed(s, TDM_MOST_STASHED);
+        s->limits->fixed_rings.stashed ? least : tdm_rounding_stashed(s, TDM_MOST_STASHED);
     bool better = false;
     for (size_t poor = 0; poor < POOR_LAYERS; poor++)
         for (uint32_t stashed = least; stashed <= most; stashed *= 2)
@@ -255,6 +255,8 @@ static bool decide_layouts(struct tdm_local_search *s, const struct tdm_rounded 
 static bool start_evenly(struct tdm_local_search *s)
 {
     const struct tdm_rings were = s->point.rings, few = s->space->bases[s->point.size].rings;
+    const bool fixed_weights = s->limits->fixed_rings.weights;
+    const uint32_t most = fixed_weights ? 1 : few.weights;
     struct tdm_rounded from = s->point;
     bool better = false;
     if (s->limits->fixed_groups || s->limits->richest < TDM_SEARCHED_SET)
@@ -265,9 +267,9 @@ static bool start_evenly(struct tdm_local_search *s)
             put_states(s, tdm_far_place(s->space->schedule));
             memcpy(from.homes, s->point.homes, sizeof(from.homes));
         }
-        for (uint32_t slots = 0; slots <= (s->limits->fixed_rings ? 0 : few.weights); slots++) {
+        for (uint32_t slots = 0; slots <= most; slots++) {
             from.rings = slots == 0 ? were : few;
-            from.rings.weights = slots == 0 ? were.weights : slots;
+            from.rings.weights = slots == 0 || fixed_weights ? were.weights : slots;
             for (int kv = 0; kv < TDM_PLANNED_PLACES; kv++)
                 better =
                     decide_layouts(s, &from, tdm_planned_place(s->space->schedule, kv)) || better;

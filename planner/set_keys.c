@@ -347,17 +347,18 @@ static const struct key keys[] = {
     HOME("master", TDM_STATE_MASTER),
     HOME("moments", TDM_STATE_MOMENTS),
     HOME("gradients", TDM_STATE_GRADIENTS),
-    {"rings.weights", read_count, FIELD(rings.weights), PINNED(has_rings), .low = 1,
+    {"rings.weights", read_count, FIELD(rings.weights), PINNED(has_ring.weights), .low = 1,
      .high = TDM_MAX_RING},
-    {"rings.optimizer", read_count, FIELD(rings.optimizer), PINNED(has_rings), .low = 1,
+    {"rings.optimizer", read_count, FIELD(rings.optimizer), PINNED(has_ring.optimizer), .low = 1,
      .high = TDM_MAX_RING},
     {"rings.host_gradients", read_count, FIELD(rings.host_gradients), PINNED(has_host_gradients),
      .low = 1, .high = TDM_MAX_RING},
-    {"rings.stashed", read_count, FIELD(rings.stashed), PINNED(has_rings), .low = 1,
+    {"rings.stashed", read_count, FIELD(rings.stashed), PINNED(has_ring.stashed), .low = 1,
      .high = TDM_MAX_RING},
-    {"rings.kv", read_count, FIELD(rings.kv), PINNED(has_rings), .low = 1, .high = TDM_MAX_RING},
-    {"rings.gather", read_count, FIELD(rings.gather), PINNED(has_rings), .high = TDM_MAX_GATHER},
-    {"rings.ahead", read_count, FIELD(rings.ahead), PINNED(has_rings), .high = 1},
+    {"rings.kv", read_count, FIELD(rings.kv), PINNED(has_ring.kv), .low = 1, .high = TDM_MAX_RING},
+    {"rings.gather", read_count, FIELD(rings.gather), PINNED(has_ring.gather),
+     .high = TDM_MAX_GATHER},
+    {"rings.ahead", read_count, FIELD(rings.ahead), PINNED(has_ring.ahead), .high = 1},
     {"rings.gradients", read_count, PIN(gradient_slots), .low = 1, .high = 2}, /* of ranks */
     {"weights.sliced", read_sliced, PINNED(has_weight_slices)},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
@@ -494,6 +495,10 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_KEPT;
     }
+    if (pins->held_set != TDM_SET_INPUT && pins->has_attention &&
+        pins->attention == TDM_ATTENTION_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set: held needs attention=held or attention=kept, which is none");
     if (pins->held_set != TDM_SET_INPUT && !pins->has_attention) {
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_HELD;

@@ -216,6 +216,41 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
     return status;
 }
 
+/* The least of the device. A brief search leaves it at the estimate where that is more than the
+ * machine's device has, as no remedy names it then. */
+static enum tdm_status least_of_device(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                       bool brief, uint64_t *bytes, struct tdm_error *err)
+{
+    if (brief && schedule->ranks == 1) {
+        enum tdm_status status =
+            tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, bytes, err);
+        if (status != TDM_OK ||
+            *bytes > schedule->machine->topology.places[TDM_DEVICE].capacity_bytes)
+            return status;
+    }
+    return tdm_candidates_least(schedule, pins, TDM_DEVICE, bytes, err);
+}
+
+/* Do gradients that stay on the host, where no search puts them by itself, save device memory? */
+static enum tdm_status try_far_gradients(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                         bool brief, struct tdm_shortage *shortage,
+                                         struct tdm_error *err)
+{
+    struct tdm_home *home = &schedule->homes[TDM_STATE_GRADIENTS];
+    const struct tdm_home given = *home;
+    const uint64_t needed = shortage->needed_bytes[TDM_DEVICE];
+    uint64_t bytes = 0;
+    if (!tdm_gradients_stay(schedule) || pins->has_home[TDM_STATE_GRADIENTS] ||
+        shortage->streamed[TDM_STATE_GRADIENTS])
+        return TDM_OK;
+    tdm_schedule_set_home(schedule, TDM_STATE_GRADIENTS, 0, schedule->machine->topology.far);
+    enum tdm_status status = least_of_device(schedule, pins, brief, &bytes, err);
+    *home = given;
+    if (status == TDM_OK && (needed == 0 || bytes < needed))
+        shortage->far_gradients_bytes = bytes;
+    return status;
+}
+
 enum tdm_binding tdm_binding_of(uint64_t device_bytes, uint64_t far_bytes)
 {
     if (device_bytes == 0)
@@ -281,21 +316,6 @@ enum tdm_status tdm_shortage_foresee(struct tdm_schedule *schedule, const struct
     return status;
 }
 
-/* The least of the device. A brief search leaves it at the estimate where that is more than the
- * machine's device has, as no remedy names it then. */
-static enum tdm_status least_of_device(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                       bool brief, uint64_t *bytes, struct tdm_error *err)
-{
-    if (brief && schedule->ranks == 1) {
-        enum tdm_status status =
-            tdm_candidates_least_estimate(schedule, pins, TDM_DEVICE, bytes, err);
-        if (status != TDM_OK ||
-            *bytes > schedule->machine->topology.places[TDM_DEVICE].capacity_bytes)
-            return status;
-    }
-    return tdm_candidates_least(schedule, pins, TDM_DEVICE, bytes, err);
-}
-
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   bool brief, struct tdm_shortage *out, struct tdm_error *err)
 {
@@ -328,6 +348,8 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     if (status == TDM_OK && schedule->pass == TDM_TRAIN && !is_hopeless(schedule) &&
         (fits_streamed || !has_streamed(schedule, pins)))
         status = try_streaming(schedule, pins, &shortage, err);
+    if (status == TDM_OK && schedule->pass == TDM_TRAIN && !is_hopeless(schedule))
+        status = try_far_gradients(schedule, pins, brief, &shortage, err);
     shortage.binding = tdm_binding_of(needed[TDM_DEVICE], needed[far]);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
         /* find a sufficient pair: the minimum on the device, and what the host needs with it */
@@ -474,6 +496,19 @@ static size_t put_streaming(const struct tdm_shortage *shortage, struct tdm_shor
     return way->count > 0;
 }
 
+static size_t put_far_gradients(const struct tdm_shortage *shortage,
+                                const struct tdm_machine *machine, struct tdm_shortage_way *way)
+{
+    const uint64_t bytes = shortage->far_gradients_bytes;
+    if (bytes == 0 || bytes > machine->topology.places[TDM_DEVICE].capacity_bytes)
+        return 0;
+    way->device_bytes = bytes;
+    put_change(way, tdm_state_name(TDM_STATE_GRADIENTS), "host");
+    if (bytes > shortage->limit_bytes[TDM_DEVICE])
+        put_size(way, "memory", bytes);
+    return 1;
+}
+
 size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                          struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS])
 {
@@ -487,7 +522,8 @@ size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_s
     if (shortage->longest_context != 0)
         put_change(&ways[count++], "context", tdm_format_tokens(shortage->longest_context, tokens));
     count += put_no_optimizer(shortage, machine, &ways[count]);
-    count += put_streaming(shortage, &ways[count]);
+    count += put_streaming(shortage, &ways[count]); /* one of both */
+    count += put_far_gradients(shortage, machine, &ways[count]);
     return count;
 }
 

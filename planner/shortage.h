@@ -34,6 +34,9 @@ struct tdm_shortage {
      * choice is enough. */
     bool streamed[TDM_STATES];
     uint64_t streamed_bytes; /* device bytes needed then */
+    /* If nothing is enough so: device bytes needed with all gradients that stay on the host; 0: no
+     * amount is enough, or it is not less than without */
+    uint64_t far_gradients_bytes;
 };
 
 const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */

@@ -54,7 +54,7 @@ void tdm_team_choose(struct tdm_schedule *schedule, const struct tdm_pins *pins,
     schedule->rings.gradients = choice->gradient_slots;
     schedule->rings.ahead = 0; /* of one rank */
     schedule->sliced_weights = choice->sliced;
-    if (staged && choice->gradient_slots > 1 && !pins->has_rings)
+    if (staged && choice->gradient_slots > 1 && !pins->has_ring.weights)
         schedule->rings.weights = schedule->rings.weights < 3 ? 3 : schedule->rings.weights;
 }
 
@@ -114,9 +114,11 @@ enum tdm_status tdm_team_check_pins(const struct tdm_schedule *schedule,
 {
     if (pins->has_order && pins->order != TDM_LAYER_MAJOR)
         return tdm_fail(err, TDM_USAGE,
-                        "--set order=%s: several ranks share a layer's K and V in rounds, so they "
-                        "need layer-major",
-                        tdm_order_name(pins->order));
+                        "--ranks: several ranks share a layer's K and V in rounds, so they need "
+                        "order=layer-major, and %s",
+                        tdm_is_far(pins->kv_gradients_place)
+                            ? "kv_gradients_place=host needs order=chunk-major"
+                            : "not order=chunk-major");
     if (!pins->weight_slices || !pins->has_update_place || !tdm_is_far(schedule->optimizer.on))
         return TDM_OK;
     tdm_fail(err, TDM_USAGE,

@@ -183,7 +183,7 @@ static void test_exhaustive(void **state)
         struct tdm_schedule *schedule = draw_instance(seed);
         struct tdm_pins pins = {.chunk_tokens = schedule->chunk_tokens,
                                 .head_tile_tokens = schedule->head_tile_tokens,
-                                .has_rings = true,
+                                .has_ring = {true, true, true, true, true, true},
                                 .has_host_gradients = true,
                                 .has_prefetch = true,
                                 .has_home = {true, true, true, true}};

@@ -675,6 +675,34 @@ static void test_rings_are_obeyed(void **state)
     }
 }
 
+/* A pin of one ring leaves the others to the search: with the slots that a search found, the plan
+ * is as fast. */
+static void test_rings_are_pinned_alone(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {NULL, "rings.weights=3", "rings.optimizer=2",
+                                       "rings.stashed=2", "rings.kv=2"};
+    double seconds[sizeof(keys) / sizeof(keys[0])];
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const char *const pairs[] = {"optimizer.on=device", keys[i]};
+        struct tdm_pins pins = {0};
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 8192, 24 * GIB, 110 * GIB);
+        must(tdm_set_keys_apply(pairs, i == 0 ? 1 : 2, schedule, &pins, &err), &err);
+        seconds[i] = search(schedule, &pins);
+        const struct tdm_rings *rings = &schedule->rings;
+        print_message("%s: %.4f s with rings of %u, %u, %u, %u\n", i == 0 ? "free" : keys[i],
+                      seconds[i], rings->weights, rings->optimizer, rings->stashed, rings->kv);
+        assert_true(i > 1 || rings->weights == 3);
+        assert_true((i > 0 && i != 2) || rings->optimizer == 2);
+        assert_true(rings->stashed == 2 && rings->kv == 2);
+        assert_true(seconds[i] < 1.003 * seconds[0]);
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* K and V that a user wants ahead: they are where a schedule can make them, and where it cannot,
  * for want of a second slot of weights, it does not say so. */
 static void test_ahead_is_true(void **state)
@@ -771,6 +799,8 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
     assert_int_equal(schedule->optimizer.kind, TDM_OPTIMIZER_ADAMW);
     assert_int_equal(tdm_shortage_fail(&shortage, schedule, &err), TDM_INFEASIBLE);
     assert_true(err.message[0] != '\0');
+    char hint[sizeof(err.hint)];
+    memcpy(hint, err.hint, sizeof(hint));
 
     const uint64_t *needed = shortage.needed_bytes;
     if (binding == TDM_BINDING_BOTH) {
@@ -810,6 +840,17 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
         assert_true(search(schedule, &pins) > 0);
         memcpy(schedule->homes, homes, sizeof(homes));
     }
+    assert_true(pair == NULL || strcmp(pair, "optimizer.when=end") != 0 ||
+                strstr(hint, "--set gradients=host with --memory ") != NULL);
+    if (shortage.far_gradients_bytes > 0) { /* not by itself, but with so much device memory */
+        const struct tdm_home home = schedule->homes[TDM_STATE_GRADIENTS];
+        assert_true(!streamed && shortage.far_gradients_bytes < needed[TDM_DEVICE]);
+        tdm_schedule_set_home(schedule, TDM_STATE_GRADIENTS, 0, TDM_HOST);
+        schedule->memory_bytes = shortage.far_gradients_bytes;
+        assert_true(search(schedule, &pins) > 0);
+        schedule->homes[TDM_STATE_GRADIENTS] = home;
+        schedule->memory_bytes = memory_bytes;
+    }
     if (shortage.without_optimizer_bytes > 0) {
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
         schedule->memory_bytes = shortage.without_optimizer_bytes;
@@ -824,6 +865,8 @@ static void test_shortages(void **state)
     (void)state;
     check_shortage("byte-1m", 5000, 0, 0, NULL, TDM_BINDING_DEVICE);
     check_shortage("byte-1m", 16384, 550 * (GIB >> 10), 0, NULL, TDM_BINDING_EITHER);
+    check_shortage("byte-1m", 4096, 529 * (GIB >> 10), GIB, "optimizer.when=end",
+                   TDM_BINDING_DEVICE);
     if (!tdm_case_long())
         return;
     check_shortage("byte-1m", 65536, 600 * (GIB >> 10), 0, NULL, TDM_BINDING_EITHER);
@@ -1160,6 +1203,49 @@ static void test_state_passes(void **state)
     assert_true(seconds[0] < 0.95 * seconds[1]);
 }
 
+/* The same plan is found, within a percent, where a pin fixes one state's homes as a search found
+ * them: moments on the host leave the weights free, and weights on the device need not bring
+ * masters and moments there. The bounds hold for all. */
+static void test_state_passes_pinned(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"chunk=8K", "order=layer-major", "optimizer.on=host"};
+    struct tdm_home found_homes[TDM_STATES];
+    double free_seconds = 0;
+    for (int pinned = -1; pinned <= TDM_STATE_MOMENTS; pinned++) {
+        struct tdm_pins pins = {0};
+        struct tdm_search found;
+        struct tdm_error err;
+        struct tdm_schedule *schedule =
+            new_schedule_on("h200", "qwen2.5-7b", 8192, 24 * GIB, 110 * GIB);
+        must(tdm_set_keys_apply(keys, sizeof(keys) / sizeof(keys[0]), schedule, &pins, &err), &err);
+        if (pinned >= 0) {
+            pins.has_home[pinned] = true;
+            schedule->homes[pinned] = found_homes[pinned];
+        }
+        must(tdm_candidates_search(schedule, &pins, &found, &err), &err);
+        const double seconds = found.simulation.step_seconds;
+        print_message("%s pinned: %.4f s, bound %.4f s\n",
+                      pinned < 0 ? "nothing" : tdm_state_name((enum tdm_state)pinned), seconds,
+                      found.bound_seconds);
+        assert_true(found.bound_seconds <= seconds);
+        if (pinned < 0) {
+            memcpy(found_homes, schedule->homes, sizeof(found_homes));
+            assert_in_range(found_homes[TDM_STATE_WEIGHTS].device_layers, 1,
+                            schedule->model->layers - 1);
+            assert_int_equal(found_homes[TDM_STATE_MOMENTS].device_layers, 0);
+            free_seconds = seconds;
+        } else {
+            assert_memory_equal(&schedule->homes[pinned], &found_homes[pinned],
+                                sizeof(found_homes[pinned]));
+            assert_true(seconds < 1.01 * free_seconds);
+            assert_true(found.bound_seconds <= free_seconds);
+        }
+        tdm_pins_free(&pins);
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* ---- the ladder ---- */
 
 /* Plans a limit with a ladder; the plan fits, and takes what the search says. */
@@ -1286,6 +1372,7 @@ static void test_set_keys_bad(void **state)
         {{"kept_from=123456789012345678901234567890", NULL}, "--set kept_from"},
         {{"kept_from=3", "attention=held"}, "need attention=kept"},
         {{"attention=none", "kept_place=host"}, "need attention=kept"},
+        {{"held=all", "attention=none"}, "held needs attention=held"},
         {{"held_place=host", "order=chunk-major"}, "order=layer-major"},
         {{"dtypes.kv=int4", NULL}, "bf16 or fp32"},
         {{"dtypes.foo=bf16", NULL}, "unknown key"},
@@ -1397,6 +1484,7 @@ int main(void)
         cmocka_unit_test(test_quick),
         cmocka_unit_test(test_pins_are_obeyed),
         cmocka_unit_test(test_rings_are_obeyed),
+        cmocka_unit_test(test_rings_are_pinned_alone),
         cmocka_unit_test(test_ahead_is_true),
         cmocka_unit_test(test_stores_are_obeyed),
         cmocka_unit_test(test_extremes),
@@ -1412,6 +1500,7 @@ int main(void)
         cmocka_unit_test(test_set_keys_bad),
         cmocka_unit_test(test_update_place),
         cmocka_unit_test(test_state_passes),
+        cmocka_unit_test(test_state_passes_pinned),
         cmocka_unit_test(test_ladder),
         cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_prediction_json),
