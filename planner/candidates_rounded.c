@@ -296,7 +296,7 @@ static enum tdm_status improve_with(struct tdm_candidates *run, uint32_t layers,
     limits.travelled = travelled(run, 0);
     tdm_rounded_set_near(&next, layers, tdm_rounded_passes(from));
     if (slots.weights > 0) {
-        limits.fixed_rings = true;
+        limits.fixed_rings.weights = limits.fixed_rings.optimizer = true;
         next.rings.weights = slots.weights;
         next.rings.optimizer = slots.states;
     }
@@ -312,7 +312,8 @@ static enum tdm_status improve_ways(struct tdm_candidates *run, uint32_t layers,
                                     struct tdm_error *err)
 {
     const struct tdm_rings rings = from->rings;
-    const bool fixed = run->space.pins->has_rings, is_first = from != best;
+    const struct tdm_ring_pins *pins = &run->space.pins->has_ring;
+    const bool fixed = pins->weights || pins->optimizer, is_first = from != best;
     enum tdm_status status = TDM_OK;
     if (fixed || is_first || rings.optimizer == 1 || rings.weights == 1)
         status = improve_with(run, layers, (struct slots){0, 0}, from, best, err);

@@ -131,8 +131,8 @@ static void start_homes(struct tdm_local_search *s)
     const bool passing = tdm_rounded_passes(s->best); /* it stays so: moves change it */
     for (uint32_t near = passing; near < layers && tied; near += 1 + near / 4)
         for (size_t sets = 0; sets < (near > 0 ? STORED_SETS : USUAL_SETS); sets++)
-            for (uint32_t slots = 1; slots <= (passing && !s->limits->fixed_rings ? 2 : 1);
-                 slots++) {
+            for (uint32_t slots = 1;
+                 slots <= (passing && !s->limits->fixed_rings.optimizer ? 2 : 1); slots++) {
                 choose_sets(s, sets);
                 tdm_rounded_set_near(&s->point, near, passing);
                 if (slots > 1)
