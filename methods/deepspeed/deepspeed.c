@@ -40,13 +40,13 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
     d->ahead = calloc(most_parameters, sizeof(*d->ahead));
     d->alike = calloc(most_parameters, sizeof(*d->alike));
     d->masters = calloc(most_parameters, sizeof(struct tdm_eager_value *));
-    d->firsts = calloc(most_parameters, sizeof(struct tdm_eager_value *));
-    d->seconds = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    d->zeros = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    d->has_states = calloc(most_parameters, sizeof(*d->has_states));
     d->group_elements = calloc(most_parameters, sizeof(*d->group_elements));
     d->flats = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->trace.backward = calloc(d->module_count, sizeof(*d->trace.backward));
     if (d->modules == NULL || d->parameters == NULL || d->waiting == NULL || d->ahead == NULL ||
-        d->alike == NULL || d->masters == NULL || d->firsts == NULL || d->seconds == NULL ||
+        d->alike == NULL || d->masters == NULL || d->zeros == NULL || d->has_states == NULL ||
         d->group_elements == NULL || d->flats == NULL || d->trace.backward == NULL ||
         !tdm_moe_create(t, d)) {
         tdm_zero_free(d);
@@ -67,8 +67,8 @@ void tdm_zero_free(void *state)
     free(d->parameters);
     free(d->waiting);
     free(d->masters);
-    free(d->firsts);
-    free(d->seconds);
+    free(d->zeros);
+    free(d->has_states);
     free(d->group_elements);
     free(d->flats);
     free(d->moe);
@@ -209,6 +209,24 @@ void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes)
         tdm_host_take(t->m, all);
 }
 
+/* Sources: transformers, integrations/deepspeed.py deepspeed_optim_sched() hands ZeRO the Trainer's
+ * optimizer, and ZeRO steps it on its flat fp32 partitions (stage_1_and_2.py _optimizer_step(),
+ * stage3.py _optimizer_step()). */
+static void init_8bit(struct tdm_torch_model *t, uint64_t elements)
+{
+    const enum tdm_method_category category = t->m->category;
+    const struct tdm_label label = t->m->label;
+    struct torch_state state = {0};
+    t->m->category = TDM_METHOD_OPTIMIZER;
+    tdm_torch_init_bnb(t,
+                       tdm_zero_of(t)->s.optimizer == TDM_DEEPSPEED_ADAMW_8BIT
+                           ? TDM_TORCH_ADAMW_8BIT
+                           : TDM_TORCH_PAGED_ADAMW_8BIT,
+                       elements, &state);
+    t->m->category = category;
+    t->m->label = label;
+}
+
 void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)
 {
     struct tdm_deepspeed *d = t->wrapped;
@@ -219,10 +237,13 @@ void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)
         tdm_host_take(t->m, tdm_size_mul(elements, 2 * sizeof(float)));
         return;
     }
-    if (d->firsts[group] == NULL) {
-        d->firsts[group] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
-        d->seconds[group] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
+    if (!d->has_states[group] && d->s.optimizer >= TDM_DEEPSPEED_ADAMW_8BIT) {
+        init_8bit(t, elements);
+    } else if (!d->has_states[group]) {
+        (void)tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
+        (void)tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
     }
+    d->has_states[group] = true;
     if (d->s.optimizer ==
         TDM_DEEPSPEED_TORCH_ADAMW) /* foreach: the square roots of the second moments */
         tdm_drop(t->m, tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32));

@@ -19,6 +19,8 @@ enum tdm_deepspeed_optimizer {
     TDM_DEEPSPEED_ADAM, /* FusedAdam; DeepSpeedCPUAdam if the optimizer is offloaded */
     TDM_DEEPSPEED_TORCH_ADAMW,
     TDM_DEEPSPEED_TORCH_ADAMW_FUSED,
+    TDM_DEEPSPEED_ADAMW_8BIT, /* of bitsandbytes, on the partitions */
+    TDM_DEEPSPEED_PAGED_ADAMW_8BIT,
 };
 
 /* Where optimizer states and partitions of parameters are. */

@@ -139,8 +139,9 @@ static const struct tdm_method_key common_keys[] = {
      FIELD(gradient_accumulation_steps), .least = 1, .most = MOST_ACCUMULATION},
     {"max_grad_norm", "0|1", "0", "gradient_clipping: any norm; 0: none",
      .read = tdm_key_read_clipping, .needs = {&tdm_need_own_clipping}},
-    {"optimizer", "AdamW|torch_adam|torch_adam_fused", "AdamW",
-     "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused",
+    {"optimizer", "AdamW|torch_adam|torch_adam_fused|adamw-8bit|paged-adamw-8bit", "AdamW",
+     "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused; "
+     "bitsandbytes'",
      tdm_key_read_choice, FIELD(optimizer)},
     {.name = NULL},
 };

@@ -88,8 +88,10 @@ struct tdm_deepspeed {
     struct tdm_eager_value
         *flat; /* bf16: this rank's partition of all trained parameters; stage 3 */
     struct tdm_eager_value **flats; /* bf16: a group's trained parameters; stages 1 and 2 */
-    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, for each group or sub-group */
-    uint64_t *group_elements;                              /* of this rank, padded */
+    /* For each group or sub-group: masters, fp32; while states are made, gradients of zeros; */
+    struct tdm_eager_value **masters, **zeros;
+    bool *has_states;         /* the optimizer has made them, */
+    uint64_t *group_elements; /* of this rank, padded */
     uint32_t group_count;
     /* deepspeed.moe: weights of the local experts, layer by layer; of one layer, outputs of its
      * experts, and gradients of their inputs. */

@@ -128,11 +128,11 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     if (!d->s.offload_optimizer) {
         /* initialize_optimizer_states: gradients of all groups; masters wait for their own. */
         for (uint32_t g = 0; g < d->group_count; g++)
-            d->firsts[g] =
+            d->zeros[g] =
                 tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->group_elements[g], FP32);
         for (uint32_t g = 0; g < d->group_count; g++) {
-            tdm_drop(t->m, d->firsts[g]);
-            d->firsts[g] = NULL;
+            tdm_drop(t->m, d->zeros[g]);
+            d->zeros[g] = NULL;
         }
         return;
     }

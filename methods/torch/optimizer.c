@@ -73,10 +73,10 @@ static struct tdm_eager_value *bnb_state(struct tdm_torch_model *t, uint64_t ele
     return NULL;
 }
 
-static void init_bnb(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
+void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer optimizer,
+                        uint64_t elements, struct torch_state *state)
 {
-    struct torch_state *state = &t->states[i];
-    uint64_t elements = tdm_value_elements(t->parameters[i]);
+    const struct rule *rule = &rules[optimizer];
     bool wide = rule->kind == STATES_FP32 || elements < FEWEST_8BIT;
     for (uint32_t s = 0; s < rule->states && !wide && t->state_codes[s] == NULL; s++) {
         tdm_label(t->m, "qmap");
@@ -189,7 +189,8 @@ static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule
     if (rule->kind == STATES_OF_TORCH)
         init_torch(t, i, rule);
     else
-        init_bnb(t, i, rule);
+        tdm_torch_init_bnb(t, t->settings.optimizer, tdm_value_elements(t->parameters[i]),
+                           &t->states[i]);
 }
 
 /* torchtune training/memory.py register_optim_in_bwd_hooks: an optimizer for each parameter. */

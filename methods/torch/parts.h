@@ -178,6 +178,10 @@ struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct td
 /* The model's own dropout. Takes x. */
 struct tdm_eager_value *tdm_torch_dropout(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x);
+/* Makes the states of one of bitsandbytes' optimizers for so many elements, of the current
+ * category; tables are shared by all states of the model. */
+void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer optimizer,
+                        uint64_t elements, struct torch_state *state);
 /* Does this rank's optimizer update parameter i? */
 bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
 /* The step of an optimizer that takes one parameter after the other; of others nothing
