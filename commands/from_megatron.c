@@ -4,7 +4,6 @@
 #include "commands/from_shape.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
@@ -133,12 +132,6 @@ static enum tdm_status read_positions(const struct tdm_from_reading *r, const ch
     return tdm_from_bad(r, path, value, "rope and learned_absolute are known");
 }
 
-static bool is_zero(const json_t *value)
-{
-    return json_is_string(value) ? strtod(json_string_value(value), NULL) == 0
-                                 : json_number_value(value) == 0;
-}
-
 /* Scores in memory have masks of their own, unless attention_dropout is 0; it is 0.1 where nothing
  * is said of it (transformer_config.py). */
 static enum tdm_status settle_attention_dropout(const struct tdm_from_reading *r)
@@ -147,7 +140,8 @@ static enum tdm_status settle_attention_dropout(const struct tdm_from_reading *r
                  *dropout = argument(r, "--attention-dropout");
     if (backend == NULL || !tdm_from_is(backend, "unfused"))
         return TDM_OK;
-    return tdm_from_pair(r, "attention_dropout", dropout != NULL && is_zero(dropout) ? "0" : "0.1");
+    return tdm_from_pair(r, "attention_dropout",
+                         dropout != NULL && tdm_from_is_off(dropout) ? "0" : "0.1");
 }
 
 /* A value of an option, or what Megatron-LM takes where it is not said. */

@@ -4,8 +4,8 @@
  * ms-swift 3602360a. */
 #include "commands/from_rules.h"
 
+#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
@@ -153,12 +153,6 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     return TDM_OK;
 }
 
-static json_int_t number_of(const json_t *value)
-{
-    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10)
-                                 : json_integer_value(value);
-}
-
 /* Ranks exchange heads as far as their number divides the KV heads, else they form a ring, as by
  * USP (sequence_parallel/sequence_parallel.py `_init_device_mesh`); over ZeRO-3 the method is ALST
  * without its tiled loss. */
@@ -199,11 +193,10 @@ static enum tdm_status read_sequence_parallel(const struct tdm_from_reading *r, 
                                               const json_t *value)
 {
     char text[32];
-    const json_int_t size = number_of(value);
-    if (size < 1)
-        return tdm_from_bad(r, path, value, "expected a number of GPUs");
-    snprintf(text, sizeof(text), "%lld", (long long)size);
-    return size == 1 ? TDM_OK : tdm_from_pair(r, "sequence_parallel_size", text);
+    uint64_t size = 1;
+    enum tdm_status status = tdm_from_count(r, path, value, &size);
+    snprintf(text, sizeof(text), "%" PRIu64, size);
+    return size == 1 ? status : tdm_from_pair(r, "sequence_parallel_size", text);
 }
 
 static uint64_t gpus_of(const struct tdm_from *from)
@@ -260,7 +253,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     }
     if (has_adapter(r))
         status = settle_adapter(r);
-    if (status == TDM_OK && number_of(said(r, "sequence_parallel_size")) > 1)
+    if (status == TDM_OK && json_integer_value(said(r, "sequence_parallel_size")) > 1)
         status = settle_sequence_parallel(r);
     return status;
 }
