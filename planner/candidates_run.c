@@ -77,8 +77,8 @@ enum tdm_status tdm_candidates_open(struct tdm_schedule *schedule, const struct 
         run->space.estimates = tdm_memo_new(sizeof(struct tdm_estimate), ESTIMATES_LOG2);
         run->measured = tdm_memo_new(sizeof(struct measured), MEASURED_LOG2);
     }
-    /* one for every order and chunk size, and one per chunk size and walk for variants of the
-     * winner */
+    /* of every order and chunk size: that of its program, layers laid out evenly, and more layers
+     * on the device; variants of the winner: two of each chunk size, and one of each walk */
     run->rounded = calloc((size_t)TDM_BASES * (3 * TDM_ORDERS + 2) +
                               TDM_PLANNED_PLACES * TDM_WALKS + TDM_CLIMBS + TDM_LAYER_TURNS,
                           sizeof(*run->rounded));

@@ -209,9 +209,9 @@ void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes)
         tdm_host_take(t->m, all);
 }
 
-/* Sources: transformers, integrations/deepspeed.py deepspeed_optim_sched() hands ZeRO the Trainer's
- * optimizer, and ZeRO steps it on its flat fp32 partitions (stage_1_and_2.py _optimizer_step(),
- * stage3.py _optimizer_step()). */
+/* States of bitsandbytes' AdamW for a flat fp32 partition. transformers gives ZeRO the optimizer of
+ * its Trainer (integrations/deepspeed.py, deepspeed_optim_sched()), and ZeRO steps that on its
+ * partitions (stage_1_and_2.py and stage3.py, _optimizer_step()). */
 static void init_8bit(struct tdm_torch_model *t, uint64_t elements)
 {
     const enum tdm_method_category category = t->m->category;
@@ -237,7 +237,9 @@ void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)
         tdm_host_take(t->m, tdm_size_mul(elements, 2 * sizeof(float)));
         return;
     }
-    if (!d->has_states[group] && d->s.optimizer >= TDM_DEEPSPEED_ADAMW_8BIT) {
+    const bool is_8bit = d->s.optimizer == TDM_DEEPSPEED_ADAMW_8BIT ||
+                         d->s.optimizer == TDM_DEEPSPEED_PAGED_ADAMW_8BIT;
+    if (!d->has_states[group] && is_8bit) {
         init_8bit(t, elements);
     } else if (!d->has_states[group]) {
         (void)tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);

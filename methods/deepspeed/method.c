@@ -141,7 +141,7 @@ static const struct tdm_method_key common_keys[] = {
      .read = tdm_key_read_clipping, .needs = {&tdm_need_own_clipping}},
     {"optimizer", "AdamW|torch_adam|torch_adam_fused|adamw-8bit|paged-adamw-8bit", "AdamW",
      "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused; "
-     "bitsandbytes'",
+     "adamw-8bit, paged-adamw-8bit: those of bitsandbytes",
      tdm_key_read_choice, FIELD(optimizer)},
     {.name = NULL},
 };

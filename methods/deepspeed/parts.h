@@ -88,10 +88,11 @@ struct tdm_deepspeed {
     struct tdm_eager_value
         *flat; /* bf16: this rank's partition of all trained parameters; stage 3 */
     struct tdm_eager_value **flats; /* bf16: a group's trained parameters; stages 1 and 2 */
-    /* For each group or sub-group: masters, fp32; while states are made, gradients of zeros; */
+    /* For each group or sub-group: its masters in fp32; gradients of zeros, which are there while
+     * ZeRO makes the optimizer's states; whether these are made; elements of this rank, padded. */
     struct tdm_eager_value **masters, **zeros;
-    bool *has_states;         /* the optimizer has made them, */
-    uint64_t *group_elements; /* of this rank, padded */
+    bool *has_states;
+    uint64_t *group_elements;
     uint32_t group_count;
     /* deepspeed.moe: weights of the local experts, layer by layer; of one layer, outputs of its
      * experts, and gradients of their inputs. */
