@@ -232,6 +232,8 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
     size_t k;
     const char *value;
     if (!tdm_method_read_pair(method, pair, &k, &value)) {
+        if (k == TDM_METHOD_MOST_KEYS && tdm_method_is_given(method, pair))
+            return TDM_OK;
         if (k < TDM_METHOD_MOST_KEYS || method->system != NULL || method->serves ||
             choices->other_count == TDM_METHOD_MOST_KEYS)
             return unknown_key(method, pair, err);

@@ -91,6 +91,9 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
 bool tdm_method_read_also(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
 
+/* Does the pair say what every method without such a key does anyway, as bf16=true does? */
+bool tdm_method_is_given(const struct tdm_method *method, const char *pair);
+
 #define TDM_OTHER_VALUES 128u
 
 /* The values that a pair may have whose key is one that only users of the system write, such as

@@ -100,7 +100,7 @@ static enum tdm_status read_expression(const struct tdm_method_key *key, const c
 /* Names of projections, without those of the modules that hold them. */
 static void without_modules(const char *value, char *out, size_t out_bytes)
 {
-    static const char *const modules[] = {"self_attn.", "mlp."};
+    static const char *const modules[] = {"self_attn.", "attn.", "attention.", "mlp."};
     size_t used = 0;
     while (*value != '\0' && used + 1 < out_bytes) {
         for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
@@ -111,6 +111,21 @@ static void without_modules(const char *value, char *out, size_t out_bytes)
     }
     out[used] = '\0';
 }
+
+/* Projections in the words of models with other modules than Llama's. */
+static const struct tdm_key_word other_targets[] = {
+    {"c_attn", 1u << TDM_PROJECTION_QKV},                           /* GPT 2, Qwen 1 */
+    {"c_proj", 1u << TDM_PROJECTION_O | 1u << TDM_PROJECTION_DOWN}, /* both have both */
+    {"c_fc", 1u << TDM_PROJECTION_UP},                              /* GPT 2 */
+    {"query_key_value", 1u << TDM_PROJECTION_QKV},                  /* GPT-NeoX, Falcon */
+    {"W_pack", 1u << TDM_PROJECTION_QKV},                           /* Baichuan */
+    {"dense_h_to_4h", 1u << TDM_PROJECTION_UP | 1u << TDM_PROJECTION_GATE_UP}, /* GPT-NeoX, GLM */
+    {"dense_4h_to_h", 1u << TDM_PROJECTION_DOWN},
+    {"dense", 1u << TDM_PROJECTION_O},
+    {"fc1", 1u << TDM_PROJECTION_UP}, /* Phi */
+    {"fc2", 1u << TDM_PROJECTION_DOWN},
+};
+#define OTHER_TARGETS (sizeof(other_targets) / sizeof(other_targets[0]))
 
 /* Names separated by commas or spaces, each perhaps after the module that has it
  * (self_attn.q_proj); a regular expression; or all. */
@@ -125,10 +140,11 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
         return read_expression(key, value, settings, err);
     char names[512];
     without_modules(value, names, sizeof(names));
-    struct tdm_key_word words[TDM_PROJECTIONS];
+    struct tdm_key_word words[TDM_PROJECTIONS + OTHER_TARGETS];
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         words[p] = (struct tdm_key_word){tdm_projection_name(p), 1u << p};
-    const bool known = tdm_key_read_words(key, names, words, TDM_PROJECTIONS,
+    memcpy(words + TDM_PROJECTIONS, other_targets, sizeof(other_targets));
+    const bool known = tdm_key_read_words(key, names, words, TDM_PROJECTIONS + OTHER_TARGETS,
                                           &settings->torch.lora_targets, NULL) == TDM_OK;
     return known ? TDM_OK : tdm_key_bad_value(key, value, err); /* with the modules */
 }
@@ -505,7 +521,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
-     "projections with adapters; where they are joint, qkv_proj and gate_up_proj",
+     "projections with adapters; where they are joint, qkv_proj (c_attn, query_key_value) and "
+     "gate_up_proj",
      .read = tdm_key_read_targets, .needs = {&tdm_need_lora, &needs_projections}},
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,

@@ -488,6 +488,42 @@ static void joint_products_by_hand(void **state)
     assert_true(kept[0] - kept[1] >= more && kept[0] - kept[1] < more + 4 * UNSPLIT);
 }
 
+/* Targets in the words of the model's own code; peft refuses those that it has none of. */
+static void targets_in_own_words(void **state)
+{
+    static const struct {
+        const char *model, *own, *ours;
+    } same[] = {{"qwen-7b", "lora_targets=c_attn", "lora_targets=qkv_proj"},
+                {"qwen-7b", "lora_targets=c_attn,attn.c_proj,mlp.c_proj",
+                 "lora_targets=qkv_proj,o_proj,down_proj"},
+                {"pythia-1.4b", "target_modules=query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
+                 "lora_targets=all"},
+                {"phi-2", "target_modules=fc1,fc2", "lora_targets=up_proj,down_proj"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        const char *const own[] = {"lora_rank=8", same[i].own, NULL}, *const ours[] = {
+                                                                          "lora_rank=8",
+                                                                          same[i].ours, NULL};
+        const struct tdm_method_prediction read = predict_of(same[i].model, own),
+                                           said = predict_of(same[i].model, ours);
+        assert_int_equal(read.steps[read.highest].torch.peak.allocated,
+                         said.steps[said.highest].torch.peak.allocated);
+    }
+    static const struct {
+        const char *model, *target, *has;
+    } none[] = {{"qwen-7b", "lora_targets=q_proj,v_proj",
+                 "it has o_proj,qkv_proj,gate_proj,up_proj,down_proj"},
+                {"qwen2.5-7b", "lora_targets=c_attn",
+                 "it has q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"}};
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        const char *const pairs[] = {"lora_rank=8", none[i].target, NULL};
+        struct tdm_method_prediction p;
+        struct tdm_error err = {.message = ""};
+        assert_int_equal(try_predict(none[i].model, "parallel", 1, pairs, &p, &err), TDM_USAGE);
+        assert_string_equal(err.hint, none[i].has);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -508,6 +544,7 @@ int main(void)
         cmocka_unit_test(denominators_by_hand),
         cmocka_unit_test(means_by_hand),
         cmocka_unit_test(joint_products_by_hand),
+        cmocka_unit_test(targets_in_own_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
