@@ -341,7 +341,7 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 {
     const struct tdm_method *method = settings->method;
     uint64_t gpus = settings->torch.ranks;
-    if (gpus < method->least_gpus) {
+    if (gpus < method->least_gpus && !(gpus == 1 && method->runs_on_one)) {
         tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %" PRIu64 " or more", method->name,
                  method->least_gpus);
         return tdm_hint(err, "--gpus %" PRIu64 ", or method parallel on one", method->least_gpus);

@@ -35,6 +35,7 @@ struct tdm_method {
     const char *summary;   /* one line, lower case, no full stop */
     bool divides_sequence; /* --context is the sequence of all GPUs together */
     uint64_t least_gpus, most_gpus;
+    bool runs_on_one; /* on one GPU too, where it divides nothing; only if it is named */
     const struct tdm_wrapper *wrapper; /* NULL: none, or the one that the key "sharding" names */
     const struct tdm_divider *divider; /* of attention; NULL: sequences are whole */
     /* Tables, ended by NULL. The tables of the divider and of the wrapper precede them. */

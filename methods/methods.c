@@ -65,6 +65,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "fully_shard on every layer and the whole: parameters, gradients and states are shards",
      GPUS_FROM(2),
+     .runs_on_one = true,
      .keys = sharded_keys,
      HUGGING_FACE,
      .wrapper = &tdm_fsdp_wrapper},
