@@ -272,7 +272,9 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         loss = tdm_mean(m, wide);
         tdm_drop(m, wide);
     } else {
-        loss = shifts ? shifted_loss(t, logits) : causal_loss(t, logits);
+        loss = t->settings.logits == TDM_LOGITS_IN_PLACE ? tdm_torch_loss_in_place(t, logits)
+               : shifts                                  ? shifted_loss(t, logits)
+                                                         : causal_loss(t, logits);
     }
     m->category = TDM_METHOD_WORKSPACE;
     if (t->settings.logits == TDM_LOGITS_HF_HELD) {

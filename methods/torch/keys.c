@@ -253,7 +253,8 @@ static bool has_other_autocast(const struct tdm_key_case *c)
 
 static bool has_chunked_logits(const struct tdm_key_case *c)
 {
-    return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
+    return c->settings->torch.logits == TDM_LOGITS_CHUNKED ||
+           c->settings->torch.logits == TDM_LOGITS_IN_PLACE;
 }
 
 static bool has_version(const struct tdm_key_case *c)
@@ -303,7 +304,8 @@ const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 static const struct tdm_key_need needs_dropout = {"without peft_type=LORA or VERA", has_dropout};
 static const struct tdm_key_need needs_projections = {"without adapters of projections",
                                                       has_projections};
-const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
+const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked or in-place",
+                                                     has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
 static bool has_vision(const struct tdm_key_case *c)
 {
@@ -485,12 +487,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
      .unmeasured = "muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts", "hf",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
-     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's",
+     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's; "
+     "in-place: ms-swift's CELOSS_PARALLEL_SIZE",
      tdm_key_read_choice, FIELD(torch.logits), .settled = settled_logits},
-    {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
-     FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked and in-place",
+     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
      "any version of it: to 4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, "
      "and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",

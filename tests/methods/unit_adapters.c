@@ -524,6 +524,20 @@ static void targets_in_own_words(void **state)
     }
 }
 
+/* All logits, a chunk's log-softmax and two gradients of it; then the head's input has one. */
+static void loss_in_place_by_hand(void **state)
+{
+    const char *const chunk[] = {"logits=in-place", "logits_chunk=128", "lora_rank=8", NULL},
+                      *const bf16[] = {"logits=bf16", "lora_rank=8", NULL};
+    const uint64_t logits = TOKENS * VOCABULARY * 2;
+    (void)state;
+    const struct tdm_method_prediction p = predict(chunk), plain = predict(bf16);
+    const uint64_t own = p.steps[0].torch.categories[TDM_METHOD_LOGITS],
+                   of_bf16 = plain.steps[0].torch.categories[TDM_METHOD_LOGITS];
+    assert_in_range(own, logits + 3 * logits / 4, logits + 3 * logits / 4 + 4 * UNSPLIT);
+    assert_in_range(of_bf16, 3 * logits, 3 * logits + 4 * UNSPLIT); /* log-softmax, two gradients */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,6 +559,7 @@ int main(void)
         cmocka_unit_test(means_by_hand),
         cmocka_unit_test(joint_products_by_hand),
         cmocka_unit_test(targets_in_own_words),
+        cmocka_unit_test(loss_in_place_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
