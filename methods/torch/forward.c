@@ -236,7 +236,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         return losses_by_chunks(t, hidden);
     if (t->settings.logits == TDM_LOGITS_SCORE)
         return score_and_loss(t, hidden);
-    if (tdm_torch_is_litgpt(&t->settings))
+    if (tdm_torch_is_litgpt(&t->settings) && t->settings.logits == TDM_LOGITS_HF)
         return tdm_litgpt_loss(t, hidden);
     const struct tdm_function tile = {.run = tile_loss, .model = t};
     if (t->settings.logits_tiles > 0)

@@ -546,6 +546,10 @@ const struct tdm_method_key tdm_keys_code[] = {
     {"model_code", "transformers|litgpt|lit-gpt", "transformers",
      "whose code the model and its loss are; litgpt: LitGPT's of 2024, lit-gpt: of 2023",
      tdm_key_read_choice, FIELD(torch.code)},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_in_backward[] = {
     {"optimizer_in_bwd", "no|yes", "no",
      "torchtune's, and LOMO's: a parameter is stepped once it has its gradient, which is freed",
      tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
@@ -739,14 +743,16 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
         : torch->quantization != TDM_QUANTIZATION_NONE &&
                 torch->quantization != TDM_QUANTIZATION_NF4
             ? "this quantization"
-        : torch->modules_to_save != 0    ? "modules_to_save"
-        : torch->logits != TDM_LOGITS_HF ? "logits of another loss"
+        : torch->modules_to_save != 0 ? "modules_to_save"
+        : torch->logits != TDM_LOGITS_HF && torch->logits != TDM_LOGITS_BF16
+            ? "logits of another loss"
         : torch->loss != TDM_LOSS_PADDED ? "a version of transformers"
         : torch->attention == TDM_TORCH_EAGER || torch->attention == TDM_TORCH_MATERIALIZED
             ? "attention=eager"
-        : torch->compile != TDM_COMPILE_NO                            ? "compile"
+        : torch->compile != TDM_COMPILE_NO && model->kv_heads > 1 &&
+                model->query_heads > model->kv_heads
+            ? "compile and groups of queries"
         : torch->liger != 0                                           ? "liger"
-        : torch->float8 != TDM_FLOAT8_NO                              ? "float8_recipe"
         : torch->use_cache                                            ? "use_cache"
         : torch->fp32_weights || torch->autocast == TDM_AUTOCAST_BF16 ? "autocast"
         : torch->second.trainer != TDM_TRAINER_SFT                    ? "trainer"

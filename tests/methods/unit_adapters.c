@@ -367,6 +367,31 @@ static void litgpt_by_hand(void **state)
                 step->end_bytes[TDM_PHASE_FORWARD] + 2 * 2 * head - 2 * TOKENS * VOCABULARY * 4);
 }
 
+/* LitGPT's layers keep three hidden states more than transformers', also of shards and compiled:
+ * all of q, k and v beside what is made of them. */
+static void litgpt_shares_shards(void **state)
+{
+    static const char *const compile[] = {"compile=no", "compile=layers"};
+    const uint64_t hidden = LAYERS * TOKENS * HIDDEN * 2;
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *const theirs[] = {"logits=bf16", "step=1", compile[i], NULL},
+                          *const own[] = {"logits=bf16", "step=1", compile[i], "model_code=litgpt",
+                                          NULL};
+        const struct tdm_torch_step t = predict_by("fsdp", 2, "llama-2-7b", theirs).steps[0].torch,
+                                    o = predict_by("fsdp", 2, "llama-2-7b", own).steps[0].torch;
+        const uint64_t more = (o.end_bytes[TDM_PHASE_FORWARD] - o.before_bytes) -
+                              (t.end_bytes[TDM_PHASE_FORWARD] - t.before_bytes);
+        assert_in_range(more, 298 * hidden / 100, 3 * hidden);
+    }
+    struct tdm_method_prediction p;
+    struct tdm_error err = {.message = ""};
+    const char *const groups[] = {"compile=layers", "model_code=litgpt", NULL},
+                      *const tensor[] = {"tensor_parallel_degree=2", "model_code=litgpt", NULL};
+    assert_int_equal(try_predict("llama-3-8b", "fsdp", 2, groups, &p, &err), TDM_USAGE);
+    assert_int_equal(try_predict("llama-2-7b", "fsdp", 2, tensor, &p, &err), TDM_USAGE);
+}
+
 /* Fabric makes LitGPT's logits fp32, and so is what the loss keeps: 8 bytes a token and word, where
  * transformers' logits that are held take 2 and its loss 4. K and V of all query heads are little
  * beside that. */
@@ -555,6 +580,7 @@ int main(void)
         cmocka_unit_test(prefixes_by_hand),
         cmocka_unit_test(litgpt_by_hand),
         cmocka_unit_test(litgpt_logits_are_fp32),
+        cmocka_unit_test(litgpt_shares_shards),
         cmocka_unit_test(denominators_by_hand),
         cmocka_unit_test(means_by_hand),
         cmocka_unit_test(joint_products_by_hand),
