@@ -59,8 +59,12 @@ static enum tdm_status read_trainer(const struct tdm_from_reading *r, const char
                                     const json_t *value)
 {
     static const char *const near_dpo[] = {"kto", "orpo", "cpo", "simpo", NULL};
-    if (tdm_from_is(value, "dpo") || tdm_from_is(value, "grpo"))
-        return tdm_from_pair(r, "trainer", json_string_value(value));
+    if (tdm_from_is(value, "grpo"))
+        return tdm_from_pair(r, "trainer", "grpo");
+    /* of all logits: rlhf_trainers/dpo_trainer.py concatenated_forward */
+    const enum tdm_status scored = tdm_from_quiet_pair(r, "trl", "1.9");
+    if (scored != TDM_OK || tdm_from_is(value, "dpo"))
+        return scored == TDM_OK ? tdm_from_pair(r, "trainer", "dpo") : scored;
     for (const char *const *name = near_dpo; *name != NULL; name++)
         if (tdm_from_is(value, *name)) {
             enum tdm_status status = tdm_from_lack(r, path, "predicted as DPO");

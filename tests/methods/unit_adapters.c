@@ -549,8 +549,9 @@ static void targets_in_own_words(void **state)
     }
 }
 
-/* All logits, a chunk's log-softmax and two gradients of it; then the head's input has one. */
-static void loss_in_place_by_hand(void **state)
+/* In place: all logits, a chunk's log-softmax and two gradients of it. DPO to TRL 1.10: log-softmax
+ * of all and two gradients. */
+static void losses_of_all_logits_by_hand(void **state)
 {
     const char *const chunk[] = {"logits=in-place", "logits_chunk=128", "lora_rank=8", NULL},
                       *const bf16[] = {"logits=bf16", "lora_rank=8", NULL};
@@ -560,6 +561,11 @@ static void loss_in_place_by_hand(void **state)
     const uint64_t own = p.steps[0].torch.categories[TDM_METHOD_LOGITS],
                    of_bf16 = plain.steps[0].torch.categories[TDM_METHOD_LOGITS];
     assert_in_range(own, logits + 3 * logits / 4, logits + 3 * logits / 4 + 4 * UNSPLIT);
+    const char *const pairs[] = {"trainer=dpo", "trl=1.9.0", "precompute_ref_log_probs=yes",
+                                 "lora_rank=8", NULL};
+    const struct tdm_method_prediction of_pairs = predict(pairs);
+    assert_in_range(of_pairs.steps[0].torch.categories[TDM_METHOD_LOGITS], 6 * logits,
+                    6 * logits + 6 * UNSPLIT);                      /* the same of two sequences */
     assert_in_range(of_bf16, 3 * logits, 3 * logits + 4 * UNSPLIT); /* log-softmax, two gradients */
 }
 
@@ -585,7 +591,7 @@ int main(void)
         cmocka_unit_test(means_by_hand),
         cmocka_unit_test(joint_products_by_hand),
         cmocka_unit_test(targets_in_own_words),
-        cmocka_unit_test(loss_in_place_by_hand),
+        cmocka_unit_test(losses_of_all_logits_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
