@@ -2,7 +2,6 @@
 /* Finds the name in a list that a user means. */
 #include "base/names.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,11 +20,11 @@ static void fold(const char *name, char out[LONGEST])
     out[used] = '\0';
 }
 
-static bool is_same(const char *a, const char *b)
+bool tdm_name_is(const char *name, const char *other)
 {
     char x[LONGEST], y[LONGEST];
-    fold(a, x);
-    fold(b, y);
+    fold(name, x);
+    fold(other, y);
     return strcmp(x, y) == 0;
 }
 
@@ -35,7 +34,7 @@ static bool is_part(const char *part, const char *whole)
     char before[LONGEST];
     for (const char *dash = strchr(whole, '-'); dash != NULL; dash = strchr(dash + 1, '-')) {
         snprintf(before, sizeof(before), "%.*s", (int)(dash - whole), whole);
-        if (is_same(part, before) || is_same(part, dash + 1))
+        if (tdm_name_is(part, before) || tdm_name_is(part, dash + 1))
             return true;
     }
     return false;
@@ -46,7 +45,7 @@ const char *tdm_name_meant(const char *name, const char *const *names)
     const char *meant = NULL;
     unsigned parts = 0;
     for (size_t i = 0; names[i] != NULL; i++)
-        if (is_same(name, names[i]))
+        if (tdm_name_is(name, names[i]))
             return names[i];
     for (size_t i = 0; names[i] != NULL; i++)
         if (is_part(name, names[i])) {

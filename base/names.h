@@ -3,10 +3,15 @@
 #ifndef TDM_BASE_NAMES_H
 #define TDM_BASE_NAMES_H
 
+#include <stdbool.h>
+
 #define TDM_SUGGESTION_BYTES 160u
 
-/* The name in the NULL-terminated list that is meant. This is the one that differs only in case,
- * spaces, "-" and "_". Otherwise it is the only one that has `name` before or after one of its
+/* Do they differ only in case, spaces, "-" and "_"? */
+bool tdm_name_is(const char *name, const char *other);
+
+/* The name in the NULL-terminated list that is meant. This is the one that tdm_name_is
+ * says is the same. Otherwise it is the only one that has `name` before or after one of its
  * dashes ("4090" of rtx-4090). NULL if there is none, or several. */
 const char *tdm_name_meant(const char *name, const char *const *names);
 

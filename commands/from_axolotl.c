@@ -375,6 +375,8 @@ static const struct tdm_from_rule rules[] = {
     {"resize_token_embeddings_to_32x", LACK "the vocabulary is the model's"},
     {"shrink_embeddings", LACK "the vocabulary is the model's"},
     {"embeddings_skip_upcast", IGNORE NO_MEMORY},
+    {"random_init_weights", IGNORE NO_MEMORY},
+    {"random_init", IGNORE NO_MEMORY}, /* in pull request 2412 */
     {"fp32_norm*", LACK "norms are predicted in the dtype of the weights"},
     {"freeze_mm_modules", LACK "the language model alone is predicted"},
     {"processor_*", IGNORE "the language model alone is predicted"},

@@ -351,6 +351,13 @@ static enum tdm_status read_gpus_of_node(const struct tdm_from_reading *r, const
     return read_if_number(r, path, value, &r->from->gpus_of_node);
 }
 
+/* ms-swift's over divided sequences (trainers/utils.py per_token_loss_func_sp). */
+static enum tdm_status read_loss_tokens(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    return read_if_number(r, path, value, &r->from->loss_tokens);
+}
+
 static enum tdm_status read_nodes(const struct tdm_from_reading *r, const char *path,
                                   const json_t *value)
 {
@@ -419,6 +426,7 @@ static const struct tdm_from_rule launcher_rules[] = {
     {"env.PYTORCH_ALLOC_CONF", READ(read_allocator)},
     {"env.NPROC_PER_NODE", READ(read_gpus_of_node)},
     {"env.NNODES", READ(read_nodes)},
+    {"env.CELOSS_PARALLEL_SIZE", READ(read_loss_tokens)},
     {"env.*", IGNORE "the arguments say it"},
     {.key = NULL},
 };

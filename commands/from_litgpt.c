@@ -113,9 +113,8 @@ static enum tdm_status add_targets(const struct tdm_from_reading *r)
     return text[0] == '\0' ? TDM_OK : tdm_from_pair(r, "lora_targets", text);
 }
 
-/* One GPU runs LitGPT's own model; several share shards, of FSDP 1 or of fully_shard where adapters
- * are trained, with checkpoints of every block (finetune/full.py, lora.py), which are predicted of
- * transformers' model. */
+/* Several GPUs share shards, of FSDP 1 or of fully_shard where adapters are trained, with
+ * checkpoints of every block (finetune/full.py, lora.py). */
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     const bool adapted = json_object_get(r->root, "lora_r") != NULL ||
@@ -132,7 +131,6 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     if (status == TDM_OK && r->from->gpus_of_node > 1) {
         r->from->checkpoints = true;
         r->from->fsdp_1 = !adapted;
-        status = tdm_from_lack(r, "devices", "shards are predicted of transformers' model");
     }
     return status;
 }

@@ -59,8 +59,12 @@ static enum tdm_status read_trainer(const struct tdm_from_reading *r, const char
                                     const json_t *value)
 {
     static const char *const near_dpo[] = {"kto", "orpo", "cpo", "simpo", NULL};
-    if (tdm_from_is(value, "dpo") || tdm_from_is(value, "grpo"))
-        return tdm_from_pair(r, "trainer", json_string_value(value));
+    if (tdm_from_is(value, "grpo"))
+        return tdm_from_pair(r, "trainer", "grpo");
+    /* of all logits: rlhf_trainers/dpo_trainer.py concatenated_forward */
+    const enum tdm_status scored = tdm_from_quiet_pair(r, "trl", "1.9");
+    if (scored != TDM_OK || tdm_from_is(value, "dpo"))
+        return scored == TDM_OK ? tdm_from_pair(r, "trainer", "dpo") : scored;
     for (const char *const *name = near_dpo; *name != NULL; name++)
         if (tdm_from_is(value, *name)) {
             enum tdm_status status = tdm_from_lack(r, path, "predicted as DPO");
@@ -153,6 +157,19 @@ static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *p
     return TDM_OK;
 }
 
+/* The loss over divided sequences is the trainer's own, of the logits as they come, also with
+ * Liger's kernels (trainers/seq2seq_trainer.py compute_loss): bf16 by DeepSpeed, fp32 under
+ * autocast. */
+static enum tdm_status settle_loss(const struct tdm_from_reading *r)
+{
+    char tokens[32];
+    if (r->from->loss_tokens == 0)
+        return strcmp(r->from->method, "alst") == 0 ? tdm_from_pair(r, "logits", "bf16") : TDM_OK;
+    snprintf(tokens, sizeof(tokens), "%" PRIu64, r->from->loss_tokens);
+    const enum tdm_status status = tdm_from_pair(r, "logits", "in-place");
+    return status == TDM_OK ? tdm_from_pair(r, "logits_chunk", tokens) : status;
+}
+
 /* Ranks exchange heads as far as their number divides the KV heads, else they form a ring, as by
  * USP (sequence_parallel/sequence_parallel.py `_init_device_mesh`); over ZeRO-3 the method is ALST
  * without its tiled loss. */
@@ -186,7 +203,7 @@ static enum tdm_status settle_sequence_parallel(const struct tdm_from_reading *r
         status = tdm_from_pair(r, pair[0], pair[1]);
     if (status == TDM_OK && tdm_from_is(said(r, "deepspeed"), "zero3")) /* ALST's is offloaded */
         status = tdm_from_pair(r, "offload_optimizer", "none");
-    return status;
+    return status == TDM_OK ? settle_loss(r) : status;
 }
 
 static enum tdm_status read_sequence_parallel(const struct tdm_from_reading *r, const char *path,

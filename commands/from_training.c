@@ -196,8 +196,10 @@ static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *
     const json_t *loss = json_object_get(config, "fused_linear_cross_entropy");
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
-    /* The trainers of two models have losses of their own. */
-    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) && sign_of(r) == NULL;
+    /* The trainers of two models have losses of their own, and ms-swift over divided sequences. */
+    const json_t *parts = json_object_get(r->root, "sequence_parallel_size");
+    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) && sign_of(r) == NULL &&
+                 json_integer_value(parts) <= 1;
     enum tdm_status status = fuses ? tdm_from_pair(r, "logits", "fused") : TDM_OK;
     return status == TDM_OK ? tdm_from_liger_parts(r, config, "", "swiglu", true) : status;
 }

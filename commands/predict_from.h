@@ -38,6 +38,7 @@ struct tdm_from {
         bool is_read;          /* one was read */
     } deepspeed, accelerate;
     uint64_t gpus_of_node; /* by a launcher; 0: no file says it */
+    uint64_t loss_tokens;  /* of a chunk of ms-swift's loss over divided sequences; 0: all */
     uint64_t asked_gpus;   /* of the command line; 0: it does not say */
     json_t *config;        /* what a file says of its model, as a config.json; owned */
     const char *config_file;

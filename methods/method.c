@@ -232,6 +232,8 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
     size_t k;
     const char *value;
     if (!tdm_method_read_pair(method, pair, &k, &value)) {
+        if (k == TDM_METHOD_MOST_KEYS && tdm_method_is_given(method, pair))
+            return TDM_OK;
         if (k < TDM_METHOD_MOST_KEYS || method->system != NULL || method->serves ||
             choices->other_count == TDM_METHOD_MOST_KEYS)
             return unknown_key(method, pair, err);
@@ -339,7 +341,7 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 {
     const struct tdm_method *method = settings->method;
     uint64_t gpus = settings->torch.ranks;
-    if (gpus < method->least_gpus) {
+    if (gpus < method->least_gpus && !(gpus == 1 && method->runs_on_one)) {
         tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %" PRIu64 " or more", method->name,
                  method->least_gpus);
         return tdm_hint(err, "--gpus %" PRIu64 ", or method parallel on one", method->least_gpus);

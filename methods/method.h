@@ -35,6 +35,7 @@ struct tdm_method {
     const char *summary;   /* one line, lower case, no full stop */
     bool divides_sequence; /* --context is the sequence of all GPUs together */
     uint64_t least_gpus, most_gpus;
+    bool runs_on_one; /* on one GPU too, where it divides nothing; only if it is named */
     const struct tdm_wrapper *wrapper; /* NULL: none, or the one that the key "sharding" names */
     const struct tdm_divider *divider; /* of attention; NULL: sequences are whole */
     /* Tables, ended by NULL. The tables of the divider and of the wrapper precede them. */
@@ -90,6 +91,9 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
  * liger=all. False: it sets one. */
 bool tdm_method_read_also(const struct tdm_method *method, const char *pair, size_t *number,
                           const char **value);
+
+/* Does the pair say what every method without such a key does anyway, as bf16=true does? */
+bool tdm_method_is_given(const struct tdm_method *method, const char *pair);
 
 #define TDM_OTHER_VALUES 128u
 

@@ -17,16 +17,16 @@
 
 /* Those of DeepSpeed have accumulation and clipping of their own. */
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
-/* Those whose ranks have whole models, beside which a second one may be; of one GPU, also of
- * LitGPT. */
+/* Those whose ranks have whole models, beside which a second one may be; of one GPU, also with
+ * steps in the backward. */
 static const struct tdm_method_key *const parallel_keys[] = {
-    tdm_keys_torch,  tdm_keys_adapters, tdm_keys_whole,  tdm_keys_peft, tdm_keys_code,
-    tdm_keys_float8, tdm_keys_loop,     tdm_keys_second, NULL};
+    tdm_keys_torch,       tdm_keys_adapters, tdm_keys_whole, tdm_keys_peft,   tdm_keys_code,
+    tdm_keys_in_backward, tdm_keys_float8,   tdm_keys_loop,  tdm_keys_second, NULL};
 static const struct tdm_method_key *const whole_keys[] = {
     tdm_keys_torch,  tdm_keys_adapters, tdm_keys_whole,  tdm_keys_peft,
     tdm_keys_float8, tdm_keys_loop,     tdm_keys_second, NULL};
-static const struct tdm_method_key *const sharded_keys[] = {tdm_keys_torch, tdm_keys_adapters,
-                                                            tdm_keys_float8, tdm_keys_loop, NULL};
+static const struct tdm_method_key *const sharded_keys[] = {
+    tdm_keys_torch, tdm_keys_adapters, tdm_keys_code, tdm_keys_float8, tdm_keys_loop, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
     tdm_keys_fsdp,     tdm_keys_tensor, tdm_keys_ddp,  tdm_keys_torch,
@@ -65,6 +65,7 @@ static const struct tdm_method methods[] = {
      .summary =
          "fully_shard on every layer and the whole: parameters, gradients and states are shards",
      GPUS_FROM(2),
+     .runs_on_one = true,
      .keys = sharded_keys,
      HUGGING_FACE,
      .wrapper = &tdm_fsdp_wrapper},

@@ -505,8 +505,10 @@ static enum tdm_status try_other_methods(struct search *s, struct tdm_error *err
             continue;
         bool found;
         size_t noted = s->out->count;
-        status = try_here(s, false, TDM_EFFECT_MACHINE, err);
-        if (status == TDM_OK && s->out->count == noted)
+        const bool divides = s->base.gpus >= method->least_gpus; /* on one GPU it helps nothing */
+        if (divides)
+            status = try_here(s, false, TDM_EFFECT_MACHINE, err);
+        if (divides && status == TDM_OK && s->out->count == noted)
             status = try_here(s, true, TDM_EFFECT_MACHINE, err);
         if (status == TDM_OK && s->out->count == noted)
             status = try_more_gpus(s, true, &found, err);

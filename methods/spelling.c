@@ -30,6 +30,10 @@ static const struct alias {
     {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
     {"optim", "adamw_torch_8bit", "optimizer", "adamw-8bit"}, /* torchao's: the same states */
     {"optimizer", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
+    {"optimizer", "torchao.optim.AdamW8bit", "optimizer", "adamw-8bit"},
+    {"optimizer", "AdamW8bit", "optimizer", "adamw-8bit"}, /* bitsandbytes' too */
+    {"optimizer", "PagedAdamW8bit", "optimizer", "paged-adamw-8bit"},
+    {"optimizer", "PagedAdamW", "optimizer", "paged-adamw-32bit"},
     {"optim", "paged_adamw", "optimizer", "paged-adamw-32bit"},
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
@@ -271,6 +275,21 @@ bool tdm_method_read_also(const struct tdm_method *method, const char *pair, siz
     *number = find_key(method, "liger", strlen("liger"));
     *value = "all";
     return *number < TDM_METHOD_MOST_KEYS;
+}
+
+bool tdm_method_is_given(const struct tdm_method *method, const char *pair)
+{
+    static const char *const given[][2] = {{"bf16", "true"},
+                                           {"mixed_precision", "bf16"},
+                                           {"dtype", "bfloat16"},
+                                           {"torch_dtype", "bfloat16"}};
+    const size_t length = strcspn(pair, "=:");
+    const char *value = pair[length] == '\0' ? "true" : pair + length + 1;
+    for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
+        if (!method->serves && is_word(pair, length, given[i][0]) &&
+            is_same(given[i][1], value + strspn(value, " ")))
+            return true;
+    return false;
 }
 
 bool tdm_method_other_values(const struct tdm_method *method, const char *pair,

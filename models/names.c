@@ -73,6 +73,7 @@ static const struct {
     {"phi-1_5", "phi-1.5"},
     {"phi-3.5-mini", "phi-3-mini"},
     {"phi-4-plus", "phi-4"},
+    {"qwen-1_8b", "qwen-1.8b"},
     {"qwen2-0.5b", "qwen2.5-0.5b"},
     {"qwen2-1.5b", "qwen2.5-1.5b"},
     {"qwen2-72b", "qwen2.5-72b"},
@@ -166,15 +167,12 @@ static const char *plain_name(const char *name, char out[PLAIN_BYTES], bool *is_
     return out;
 }
 
-/* NULL: none is meant. */
+/* NULL: none is meant. A part of a name in the table is not enough, since "qwen-7b" is the end of
+ * one that is another model. */
 static const char *meant_of(const char *plain, const char *const *names)
 {
-    const char *aliases[SAME + 1] = {0};
     for (size_t i = 0; i < SAME; i++)
-        aliases[i] = same[i].name;
-    const char *alias = tdm_name_meant(plain, aliases);
-    for (size_t i = 0; i < SAME && alias != NULL; i++)
-        if (strcmp(same[i].name, alias) == 0)
+        if (tdm_name_is(plain, same[i].name))
             return same[i].shipped;
     return tdm_name_meant(plain, names);
 }

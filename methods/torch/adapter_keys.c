@@ -164,6 +164,25 @@ enum tdm_status tdm_adapter_check_said(const char *type, const char *rank, const
     return TDM_OK;
 }
 
+/* peft refuses targets of which the model has none (tuners/tuners_utils.py inject_adapter). */
+static enum tdm_status check_targets(const struct tdm_model *model,
+                                     const struct tdm_torch_settings *s, struct tdm_error *err)
+{
+    char has[128] = "";
+    size_t used = 0;
+    if (s->adapter != TDM_ADAPTER_LORA || s->code != TDM_CODE_TRANSFORMERS ||
+        tdm_torch_trained_parameters(model, s) > 0)
+        return TDM_OK;
+    for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+        if (tdm_model_tensor(model, model->layers - 1,
+                             tdm_projection_role((enum tdm_projection)p)) != NULL &&
+            used < sizeof(has))
+            used += (size_t)snprintf(has + used, sizeof(has) - used, "%s%s", used > 0 ? "," : "",
+                                     tdm_projection_name((enum tdm_projection)p));
+    tdm_fail(err, TDM_USAGE, "--set lora_targets: %s has none of them", model->name);
+    return tdm_hint(err, "it has %s", has);
+}
+
 enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct tdm_torch_settings *s,
                                   struct tdm_error *err)
 {
@@ -178,7 +197,9 @@ enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct td
         return tdm_fail(err, TDM_USAGE,
                         "--set peft_type: prompts with a second model or rewards "
                         "are not modelled");
-    const enum tdm_status status = check_prefix(model, s, err);
+    enum tdm_status status = check_prefix(model, s, err);
+    if (status == TDM_OK)
+        status = check_targets(model, s, err);
     if (status != TDM_OK)
         return status;
     for (uint32_t i = 0; s->adapter == TDM_ADAPTER_BOFT && i < model->layers; i++)

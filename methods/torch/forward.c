@@ -236,7 +236,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         return losses_by_chunks(t, hidden);
     if (t->settings.logits == TDM_LOGITS_SCORE)
         return score_and_loss(t, hidden);
-    if (tdm_torch_is_litgpt(&t->settings))
+    if (tdm_torch_is_litgpt(&t->settings) && t->settings.logits == TDM_LOGITS_HF)
         return tdm_litgpt_loss(t, hidden);
     const struct tdm_function tile = {.run = tile_loss, .model = t};
     if (t->settings.logits_tiles > 0)
@@ -272,7 +272,9 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
         loss = tdm_mean(m, wide);
         tdm_drop(m, wide);
     } else {
-        loss = shifts ? shifted_loss(t, logits) : causal_loss(t, logits);
+        loss = t->settings.logits == TDM_LOGITS_IN_PLACE ? tdm_torch_loss_in_place(t, logits)
+               : shifts                                  ? shifted_loss(t, logits)
+                                                         : causal_loss(t, logits);
     }
     m->category = TDM_METHOD_WORKSPACE;
     if (t->settings.logits == TDM_LOGITS_HF_HELD) {

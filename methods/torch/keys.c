@@ -100,7 +100,7 @@ static enum tdm_status read_expression(const struct tdm_method_key *key, const c
 /* Names of projections, without those of the modules that hold them. */
 static void without_modules(const char *value, char *out, size_t out_bytes)
 {
-    static const char *const modules[] = {"self_attn.", "mlp."};
+    static const char *const modules[] = {"self_attn.", "attn.", "attention.", "mlp."};
     size_t used = 0;
     while (*value != '\0' && used + 1 < out_bytes) {
         for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
@@ -111,6 +111,21 @@ static void without_modules(const char *value, char *out, size_t out_bytes)
     }
     out[used] = '\0';
 }
+
+/* Projections in the words of models with other modules than Llama's. */
+static const struct tdm_key_word other_targets[] = {
+    {"c_attn", 1u << TDM_PROJECTION_QKV},                           /* GPT 2, Qwen 1 */
+    {"c_proj", 1u << TDM_PROJECTION_O | 1u << TDM_PROJECTION_DOWN}, /* both have both */
+    {"c_fc", 1u << TDM_PROJECTION_UP},                              /* GPT 2 */
+    {"query_key_value", 1u << TDM_PROJECTION_QKV},                  /* GPT-NeoX, Falcon */
+    {"W_pack", 1u << TDM_PROJECTION_QKV},                           /* Baichuan */
+    {"dense_h_to_4h", 1u << TDM_PROJECTION_UP | 1u << TDM_PROJECTION_GATE_UP}, /* GPT-NeoX, GLM */
+    {"dense_4h_to_h", 1u << TDM_PROJECTION_DOWN},
+    {"dense", 1u << TDM_PROJECTION_O},
+    {"fc1", 1u << TDM_PROJECTION_UP}, /* Phi */
+    {"fc2", 1u << TDM_PROJECTION_DOWN},
+};
+#define OTHER_TARGETS (sizeof(other_targets) / sizeof(other_targets[0]))
 
 /* Names separated by commas or spaces, each perhaps after the module that has it
  * (self_attn.q_proj); a regular expression; or all. */
@@ -125,10 +140,11 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
         return read_expression(key, value, settings, err);
     char names[512];
     without_modules(value, names, sizeof(names));
-    struct tdm_key_word words[TDM_PROJECTIONS];
+    struct tdm_key_word words[TDM_PROJECTIONS + OTHER_TARGETS];
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         words[p] = (struct tdm_key_word){tdm_projection_name(p), 1u << p};
-    const bool known = tdm_key_read_words(key, names, words, TDM_PROJECTIONS,
+    memcpy(words + TDM_PROJECTIONS, other_targets, sizeof(other_targets));
+    const bool known = tdm_key_read_words(key, names, words, TDM_PROJECTIONS + OTHER_TARGETS,
                                           &settings->torch.lora_targets, NULL) == TDM_OK;
     return known ? TDM_OK : tdm_key_bad_value(key, value, err); /* with the modules */
 }
@@ -237,7 +253,8 @@ static bool has_other_autocast(const struct tdm_key_case *c)
 
 static bool has_chunked_logits(const struct tdm_key_case *c)
 {
-    return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
+    return c->settings->torch.logits == TDM_LOGITS_CHUNKED ||
+           c->settings->torch.logits == TDM_LOGITS_IN_PLACE;
 }
 
 static bool has_version(const struct tdm_key_case *c)
@@ -287,7 +304,8 @@ const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 static const struct tdm_key_need needs_dropout = {"without peft_type=LORA or VERA", has_dropout};
 static const struct tdm_key_need needs_projections = {"without adapters of projections",
                                                       has_projections};
-const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
+const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked or in-place",
+                                                     has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
 static bool has_vision(const struct tdm_key_case *c)
 {
@@ -469,12 +487,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
      .unmeasured = "muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts", "hf",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
-     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's",
+     "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's; "
+     "in-place: ms-swift's CELOSS_PARALLEL_SIZE",
      tdm_key_read_choice, FIELD(torch.logits), .settled = settled_logits},
-    {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
-     FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked and in-place",
+     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
      "any version of it: to 4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, "
      "and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
@@ -505,7 +524,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
-     "projections with adapters; where they are joint, qkv_proj and gate_up_proj",
+     "projections with adapters; where they are joint, qkv_proj (c_attn, query_key_value) and "
+     "gate_up_proj",
      .read = tdm_key_read_targets, .needs = {&tdm_need_lora, &needs_projections}},
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
@@ -526,6 +546,10 @@ const struct tdm_method_key tdm_keys_code[] = {
     {"model_code", "transformers|litgpt|lit-gpt", "transformers",
      "whose code the model and its loss are; litgpt: LitGPT's of 2024, lit-gpt: of 2023",
      tdm_key_read_choice, FIELD(torch.code)},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_in_backward[] = {
     {"optimizer_in_bwd", "no|yes", "no",
      "torchtune's, and LOMO's: a parameter is stepped once it has its gradient, which is freed",
      tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
@@ -719,14 +743,16 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
         : torch->quantization != TDM_QUANTIZATION_NONE &&
                 torch->quantization != TDM_QUANTIZATION_NF4
             ? "this quantization"
-        : torch->modules_to_save != 0    ? "modules_to_save"
-        : torch->logits != TDM_LOGITS_HF ? "logits of another loss"
+        : torch->modules_to_save != 0 ? "modules_to_save"
+        : torch->logits != TDM_LOGITS_HF && torch->logits != TDM_LOGITS_BF16
+            ? "logits of another loss"
         : torch->loss != TDM_LOSS_PADDED ? "a version of transformers"
         : torch->attention == TDM_TORCH_EAGER || torch->attention == TDM_TORCH_MATERIALIZED
             ? "attention=eager"
-        : torch->compile != TDM_COMPILE_NO                            ? "compile"
+        : torch->compile != TDM_COMPILE_NO && model->kv_heads > 1 &&
+                model->query_heads > model->kv_heads
+            ? "compile and groups of queries"
         : torch->liger != 0                                           ? "liger"
-        : torch->float8 != TDM_FLOAT8_NO                              ? "float8_recipe"
         : torch->use_cache                                            ? "use_cache"
         : torch->fp32_weights || torch->autocast == TDM_AUTOCAST_BF16 ? "autocast"
         : torch->second.trainer != TDM_TRAINER_SFT                    ? "trainer"

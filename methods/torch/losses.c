@@ -10,6 +10,9 @@
  * which then enters the products of the backward.
  * parts: torchtune's LinearCrossEntropyLoss (torchtune/modules/loss/cross_entropy_loss.py): eight
  * products of the head, each with its loss, one after another and without checkpoints.
+ * in-place: ms-swift's over divided sequences, with CELOSS_PARALLEL_SIZE
+ * (swift/sequence_parallel/utils.py ChunkedCrossEntropyLoss): all logits are there, and the
+ * backward repeats the loss of some tokens at a time and writes its gradient into them.
  */
 #include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
@@ -281,5 +284,57 @@ struct tdm_eager_value *tdm_torch_parts_loss(struct tdm_torch_model *t,
         tdm_drop(m, parts[i]);
     tdm_drop(m, kept);
     tdm_drop(m, order);
+    return loss;
+}
+
+/* ---- in-place ---- */
+
+/* The loss of a chunk; in the backward also its gradients by log-softmax and by logits. */
+static void run_chunk(struct tdm_eager *m, uint64_t rows, const struct tdm_eager_value *logits,
+                      bool backward)
+{
+    struct tdm_eager_value *values[3];
+    const unsigned count = backward ? 3 : 1;
+    for (unsigned i = 0; i < count; i++)
+        values[i] = tdm_value_new(m, rows, logits->columns, logits->element_bytes);
+    for (unsigned i = 0; i < count; i++)
+        tdm_drop(m, values[i]);
+}
+
+static void in_place_backward(struct tdm_eager *m, struct tdm_node *node,
+                              struct tdm_eager_value *const *grads,
+                              struct tdm_eager_value **results)
+{
+    (void)grads;
+    results[0] = tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *chunk = tdm_node_saved(m, node, 1);
+    const enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    run_chunk(m, chunk->rows, results[0], true);
+    m->category = before;
+    tdm_drop(m, chunk);
+}
+
+struct tdm_eager_value *tdm_torch_loss_in_place(struct tdm_torch_model *t,
+                                                struct tdm_eager_value *logits)
+{
+    static const struct tdm_eager_op op = {"ChunkedCrossEntropyLossBackward", false,
+                                           in_place_backward};
+    struct tdm_eager *m = t->m;
+    /* accelerate makes what a forward under autocast returns fp32 */
+    struct tdm_eager_value *wide = m->autocast ? tdm_cast(m, logits, FP32) : tdm_take(logits);
+    const uint64_t chunk =
+        t->settings.loss_chunk_tokens < wide->rows ? t->settings.loss_chunk_tokens : wide->rows;
+    tdm_label(m, "loss");
+    struct tdm_node *node = tdm_node_new(m, &op, &wide, 1);
+    struct tdm_eager_value *labels = tdm_value_new(m, chunk, 1, INT64), *losses;
+    tdm_node_save(m, node, wide);
+    tdm_node_save(m, node, labels);
+    run_chunk(m, chunk, wide, false);
+    losses = tdm_node_finish(m, node, tdm_value_new(m, wide->rows, 1, wide->element_bytes));
+    tdm_drop(m, labels);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *loss = tdm_mean(m, losses);
+    tdm_drop(m, losses);
     return loss;
 }

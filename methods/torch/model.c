@@ -144,6 +144,12 @@ static bool takes_float8(const struct tdm_tensor *tensor)
     return tensor->rows % FLOAT8_MULTIPLE == 0 && tensor->columns % FLOAT8_MULTIPLE == 0;
 }
 
+static void set_float8(const struct tdm_torch_model *t, struct tdm_eager_value *weight)
+{
+    weight->float8 = (uint8_t)t->settings.float8;
+    weight->is_float8 = weight->float8 != TDM_FLOAT8_NO && t->settings.fsdp.gathers_float8;
+}
+
 #define NF4_IN_BF16 4u /* weights of 4 bits in an element of bnb_4bit_quant_storage */
 
 /* Frozen, of 4 bits or 8. Lightning quantizes what it has cast to fp16
@@ -168,10 +174,8 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, number, role);
     if (tensor == NULL || t->quantized == NULL) {
         struct tdm_eager_value *weight = add_weight(t, number, role);
-        if (tensor != NULL && takes_float8(tensor)) {
-            weight->float8 = (uint8_t)t->settings.float8;
-            weight->is_float8 = weight->float8 != TDM_FLOAT8_NO && t->settings.fsdp.gathers_float8;
-        }
+        if (tensor != NULL && takes_float8(tensor))
+            set_float8(t, weight);
         return weight;
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
@@ -201,6 +205,8 @@ static void add_joint(struct tdm_torch_model *t, uint32_t number)
         layer->weight[TDM_PROJECTION_QKV] = tdm_torch_add_parameter(
             t, module, rows, c->hidden, t->weight_bytes, t->settings.lora_rank == 0);
         t->states[t->parameter_count - 1].matrix = true;
+        if (rows % FLOAT8_MULTIPLE == 0 && c->hidden % FLOAT8_MULTIPLE == 0)
+            set_float8(t, layer->weight[TDM_PROJECTION_QKV]);
     }
     if (tdm_model_tensor(c, number, TDM_ROLE_Q_BIAS) != NULL ||
         tdm_model_tensor(c, number, TDM_ROLE_QKV_BIAS) != NULL)

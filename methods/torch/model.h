@@ -77,6 +77,8 @@ enum tdm_torch_logits {
     TDM_LOGITS_CUT,     /* cut cross-entropy: no logits in memory */
     TDM_LOGITS_PARTS, /* logits and loss of an eighth of the tokens at a time, whose log-softmax is
                          kept (torchtune) */
+    TDM_LOGITS_IN_PLACE, /* the loss of some tokens at a time, whose gradient takes the place of
+                            their logits (ms-swift) */
 };
 
 /* Whose code the model is. */

@@ -281,6 +281,8 @@ struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
 /* The same, but fp32 values of all logits stay for the backward. */
+struct tdm_eager_value *tdm_torch_loss_in_place(struct tdm_torch_model *t,
+                                                struct tdm_eager_value *logits);
 struct tdm_eager_value *tdm_torch_parts_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
 

@@ -133,6 +133,36 @@ static void drop_batch(struct tdm_eager *m, struct batch *b)
     tdm_drop(m, b->mask);
 }
 
+/* To TRL 1.10, and in ms-swift, the model makes all logits, fp32 under autocast (accelerate's
+ * convert_outputs_to_fp32). selective_log_softmax keeps them or their log-softmax, and its backward
+ * has two gradients of them, as cross entropy has (trl/trainer/utils.py). */
+static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
+                                            struct tdm_eager_value *hidden)
+{
+    struct tdm_eager *m = t->m;
+    const enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
+    struct tdm_eager_value *logits =
+        tdm_torch_linear(m, t, hidden, t->head, t->head_bias, TDM_MODULE_HEAD);
+    logits = tdm_torch_scale_logits(m, t, logits);
+    if (m->autocast)
+        logits = tdm_replace(m, logits, tdm_cast(m, logits, FP32));
+    tdm_label(m, "loss");
+    struct tdm_eager_value *labels = tdm_value_new(m, logits->rows, 1, INT64);
+    struct tdm_eager_value *scores = tdm_cross_entropy(m, logits, labels);
+    tdm_drop(m, labels);
+    tdm_drop(m, logits);
+    m->category = before;
+    return scores;
+}
+
+static struct tdm_eager_value *scores_of(struct tdm_torch_model *t, struct tdm_eager_value *hidden,
+                                         const struct batch *b, bool whole)
+{
+    return whole ? whole_scores(t, hidden) : tdm_torch_scores(t, hidden, b->mask, b->scored);
+}
+
 /* Scores of the reference, which are kept until the loss is made. */
 static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const struct batch *b)
 {
@@ -143,7 +173,7 @@ static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const
     struct tdm_eager_value *hidden = second_forward(t);
     bool graph = m->grad_enabled;
     m->grad_enabled = false;
-    struct tdm_eager_value *scores = tdm_torch_scores(by, hidden, b->mask, b->scored);
+    struct tdm_eager_value *scores = scores_of(by, hidden, b, t->settings.second.whole_logits);
     m->grad_enabled = graph;
     tdm_drop(m, hidden);
     return scores;
@@ -152,7 +182,7 @@ static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const
 static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const struct batch *b)
 {
     struct tdm_eager_value *hidden = tdm_torch_base(t);
-    struct tdm_eager_value *scores = tdm_torch_scores(t, hidden, b->mask, b->scored);
+    struct tdm_eager_value *scores = scores_of(t, hidden, b, t->settings.second.whole_logits);
     tdm_drop(t->m, hidden);
     return scores;
 }

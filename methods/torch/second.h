@@ -22,6 +22,7 @@ struct tdm_second_settings {
     enum tdm_trainer trainer;
     bool copies;            /* ref_model=copy: also under adapters */
     bool precomputes;       /* precompute_ref_log_probs: no reference in the steps */
+    bool whole_logits;      /* DPO to TRL 1.10: log-probabilities of all logits at once */
     double beta;            /* of GRPO; 0: no reference */
     const char *teacher;    /* a model, borrowed; NULL: the same as the student */
     uint64_t scored_tokens; /* the last so many of a sequence; TDM_AUTO: all */

@@ -86,6 +86,26 @@ static const struct tdm_key_need needs_reference = {
     "without a reference, which trainer=dpo has, and trainer=grpo with beta", has_reference};
 static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vllm", has_vllm};
 
+#define LAST_WHOLE_MINOR 10u /* of TRL 1 */
+
+/* A version, by its first two numbers, or "now". */
+static enum tdm_status read_trl(const struct tdm_method_key *key, const char *value,
+                                struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    settings->torch.second.whole_logits = false;
+    if (strcmp(value, "now") == 0)
+        return TDM_OK;
+    const unsigned long major = strtoul(value, &end, 10);
+    if (end == value || *end != '.')
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a version; expected one as 1.9.0", key->name,
+                        value);
+    const unsigned long minor = strtoul(end + 1, NULL, 10);
+    settings->torch.second.whole_logits = major < 1 || (major == 1 && minor <= LAST_WHOLE_MINOR);
+    return TDM_OK;
+}
+
 const struct tdm_method_key tdm_keys_second[] = {
     {"trainer", "sft|dpo|grpo|distillation", "sft",
      "TRL's: with a reference, what generates or a teacher; --batch of dpo counts pairs",
@@ -95,6 +115,9 @@ const struct tdm_method_key tdm_keys_second[] = {
      FIELD(copies), .needs = {&needs_reference, &tdm_need_lora}},
     {"precompute_ref_log_probs", "no|yes", "no", "yes: steps have no reference",
      tdm_key_read_switch, FIELD(precomputes), .needs = {&needs_dpo}},
+    {"trl", "now|1.9", "now",
+     "any version of it: to 1.10, and in ms-swift, DPO scores tokens by all logits at once",
+     .read = read_trl, .needs = {&needs_dpo}},
     {"beta", "0", "0", "weight of GRPO's KL; 0: no reference, as TRL assumes", read_share,
      FIELD(beta), .needs = {&needs_grpo}},
     {"teacher_model", "MODEL", "same", "teacher of the distillation; same: as the student",

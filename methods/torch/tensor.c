@@ -325,6 +325,7 @@ static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct
         {"lora_rank", s->lora_rank > 0},
         {"float8_recipe", s->float8 != TDM_FLOAT8_NO},
         {"liger", s->liger != 0},
+        {"model_code", s->code != TDM_CODE_TRANSFORMERS},
         {"tiled_mlp_compute", s->mlp_tiles > 0},
         {"tiled_logits", s->logits_tiles > 0},
         {"logits", s->logits != TDM_LOGITS_HF && s->logits != TDM_LOGITS_HF_HELD &&

@@ -367,6 +367,31 @@ static void litgpt_by_hand(void **state)
                 step->end_bytes[TDM_PHASE_FORWARD] + 2 * 2 * head - 2 * TOKENS * VOCABULARY * 4);
 }
 
+/* LitGPT's layers keep three hidden states more than transformers', also of shards and compiled:
+ * all of q, k and v beside what is made of them. */
+static void litgpt_shares_shards(void **state)
+{
+    static const char *const compile[] = {"compile=no", "compile=layers"};
+    const uint64_t hidden = LAYERS * TOKENS * HIDDEN * 2;
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *const theirs[] = {"logits=bf16", "step=1", compile[i], NULL},
+                          *const own[] = {"logits=bf16", "step=1", compile[i], "model_code=litgpt",
+                                          NULL};
+        const struct tdm_torch_step t = predict_by("fsdp", 2, "llama-2-7b", theirs).steps[0].torch,
+                                    o = predict_by("fsdp", 2, "llama-2-7b", own).steps[0].torch;
+        const uint64_t more = (o.end_bytes[TDM_PHASE_FORWARD] - o.before_bytes) -
+                              (t.end_bytes[TDM_PHASE_FORWARD] - t.before_bytes);
+        assert_in_range(more, 298 * hidden / 100, 3 * hidden);
+    }
+    struct tdm_method_prediction p;
+    struct tdm_error err = {.message = ""};
+    const char *const groups[] = {"compile=layers", "model_code=litgpt", NULL},
+                      *const tensor[] = {"tensor_parallel_degree=2", "model_code=litgpt", NULL};
+    assert_int_equal(try_predict("llama-3-8b", "fsdp", 2, groups, &p, &err), TDM_USAGE);
+    assert_int_equal(try_predict("llama-2-7b", "fsdp", 2, tensor, &p, &err), TDM_USAGE);
+}
+
 /* Fabric makes LitGPT's logits fp32, and so is what the loss keeps: 8 bytes a token and word, where
  * transformers' logits that are held take 2 and its loss 4. K and V of all query heads are little
  * beside that. */
@@ -488,6 +513,62 @@ static void joint_products_by_hand(void **state)
     assert_true(kept[0] - kept[1] >= more && kept[0] - kept[1] < more + 4 * UNSPLIT);
 }
 
+/* Targets in the words of the model's own code; peft refuses those that it has none of. */
+static void targets_in_own_words(void **state)
+{
+    static const struct {
+        const char *model, *own, *ours;
+    } same[] = {{"qwen-7b", "lora_targets=c_attn", "lora_targets=qkv_proj"},
+                {"qwen-7b", "lora_targets=c_attn,attn.c_proj,mlp.c_proj",
+                 "lora_targets=qkv_proj,o_proj,down_proj"},
+                {"pythia-1.4b", "target_modules=query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
+                 "lora_targets=all"},
+                {"phi-2", "target_modules=fc1,fc2", "lora_targets=up_proj,down_proj"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        const char *const own[] = {"lora_rank=8", same[i].own, NULL}, *const ours[] = {
+                                                                          "lora_rank=8",
+                                                                          same[i].ours, NULL};
+        const struct tdm_method_prediction read = predict_of(same[i].model, own),
+                                           said = predict_of(same[i].model, ours);
+        assert_int_equal(read.steps[read.highest].torch.peak.allocated,
+                         said.steps[said.highest].torch.peak.allocated);
+    }
+    static const struct {
+        const char *model, *target, *has;
+    } none[] = {{"qwen-7b", "lora_targets=q_proj,v_proj",
+                 "it has o_proj,qkv_proj,gate_proj,up_proj,down_proj"},
+                {"qwen2.5-7b", "lora_targets=c_attn",
+                 "it has q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"}};
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        const char *const pairs[] = {"lora_rank=8", none[i].target, NULL};
+        struct tdm_method_prediction p;
+        struct tdm_error err = {.message = ""};
+        assert_int_equal(try_predict(none[i].model, "parallel", 1, pairs, &p, &err), TDM_USAGE);
+        assert_string_equal(err.hint, none[i].has);
+    }
+}
+
+/* In place: all logits, a chunk's log-softmax and two gradients of it. DPO to TRL 1.10: log-softmax
+ * of all and two gradients. */
+static void losses_of_all_logits_by_hand(void **state)
+{
+    const char *const chunk[] = {"logits=in-place", "logits_chunk=128", "lora_rank=8", NULL},
+                      *const bf16[] = {"logits=bf16", "lora_rank=8", NULL};
+    const uint64_t logits = TOKENS * VOCABULARY * 2;
+    (void)state;
+    const struct tdm_method_prediction p = predict(chunk), plain = predict(bf16);
+    const uint64_t own = p.steps[0].torch.categories[TDM_METHOD_LOGITS],
+                   of_bf16 = plain.steps[0].torch.categories[TDM_METHOD_LOGITS];
+    assert_in_range(own, logits + 3 * logits / 4, logits + 3 * logits / 4 + 4 * UNSPLIT);
+    const char *const pairs[] = {"trainer=dpo", "trl=1.9.0", "precompute_ref_log_probs=yes",
+                                 "lora_rank=8", NULL};
+    const struct tdm_method_prediction of_pairs = predict(pairs);
+    assert_in_range(of_pairs.steps[0].torch.categories[TDM_METHOD_LOGITS], 6 * logits,
+                    6 * logits + 6 * UNSPLIT);                      /* the same of two sequences */
+    assert_in_range(of_bf16, 3 * logits, 3 * logits + 4 * UNSPLIT); /* log-softmax, two gradients */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,9 +586,12 @@ int main(void)
         cmocka_unit_test(prefixes_by_hand),
         cmocka_unit_test(litgpt_by_hand),
         cmocka_unit_test(litgpt_logits_are_fp32),
+        cmocka_unit_test(litgpt_shares_shards),
         cmocka_unit_test(denominators_by_hand),
         cmocka_unit_test(means_by_hand),
         cmocka_unit_test(joint_products_by_hand),
+        cmocka_unit_test(targets_in_own_words),
+        cmocka_unit_test(losses_of_all_logits_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -298,7 +298,7 @@ static void words_are_checked(void **state)
     request.names[0] = "serial";
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
-    request.names[0] = "fsdp"; /* it does not run on one GPU: reported, not an error */
+    request.names[0] = "ddp"; /* it does not run on one GPU: reported, not an error */
     must(tdm_compare_methods(&request, &c, &err), &err);
     assert_int_equal(c.count, 1);
     assert_non_null(strstr(c.rows[0]->refused, "--gpus 2")); /* and what would work */

@@ -358,6 +358,17 @@ static void replicas_share_nothing(void **state)
     assert_true(more > PARAMETERS - PARAMETERS / 4 && more <= PARAMETERS);
 }
 
+/* A mesh of one GPU, as prime-rl trains small models: all of it is in its shards. */
+static void one_gpu_has_all_shards(void **state)
+{
+    const char *pairs[] = {YES, "checkpointing=on"};
+    (void)state;
+    const struct tdm_method_prediction one = predict(pairs, 2, 1), two = predict(pairs, 2, 2);
+    const uint64_t whole = one.steps[2].torch.before_bytes,
+                   halves = 2 * two.steps[2].torch.before_bytes;
+    assert_true(whole <= halves && halves - whole < halves / 100);
+}
+
 /* On the GPU are one or two groups at a time; on the host shards, gradients (pinned: powers of two)
  * and two moments, in bf16. */
 static void offloaded_shards_leave_nothing(void **state)
@@ -517,6 +528,7 @@ int main(void)
         cmocka_unit_test(units_of_ends_take_less),
         cmocka_unit_test(last_reduction_is_the_peak),
         cmocka_unit_test(replicas_share_nothing),
+        cmocka_unit_test(one_gpu_has_all_shards),
         cmocka_unit_test(offloaded_shards_leave_nothing),
         cmocka_unit_test(tensor_parallel_steps_are_those_of_pytorch),
     };

@@ -375,6 +375,8 @@ static void words_are_read(void **state)
         {"torch", "gradient_checkpointing", "checkpointing", "on"},
         {"torch", "gradient_checkpointing=1", "checkpointing", "on"},
         {"transformers", "optim: adamw_torch_fused", "optimizer", "adamw-fused"},
+        {"HF", "optimizer=AdamW8bit", "optimizer", "adamw-8bit"},
+        {"HF", "optimizer=torchao.optim.AdamW8bit", "optimizer", "adamw-8bit"},
         {"parallel", "PYTORCH_ALLOC_CONF=expandable_segments:True", "allocator_conf",
          "expandable_segments:True"},
         {"parallel", "attn_implementation=eager", "attention", "eager"},
@@ -397,6 +399,9 @@ static void words_are_read(void **state)
         assert_string_equal(value, words[i].value);
     }
     assert_false(tdm_method_read_pair(method, "gradient_checkpointing=true", &k, &value));
+    must(tdm_method_find("zero2", &method, &err), &err);
+    assert_true(tdm_method_is_given(method, "bf16: true")); /* there is no other */
+    assert_false(tdm_method_is_given(method, "bf16=false"));
     assert_int_equal(tdm_method_find("torch", &method, NULL), TDM_OK);
     assert_false(tdm_method_read_pair(method, "lora_rank", &k, &value)); /* not yes or no */
     assert_int_equal(tdm_method_find("deepspeed", &method, &err), TDM_USAGE);

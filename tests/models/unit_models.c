@@ -904,9 +904,13 @@ static void test_other_names(void **state)
         {"openlm-research/open_llama_7b_v2", "llama-2-7b"},
         {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
         {"lmsys/vicuna-7b-v1.5", "llama-2-7b"},
+        {"Qwen/Qwen-7B-Chat", "qwen-7b"}, /* not DeepSeek-R1-Distill-Qwen-7B */
+        {"Qwen/Qwen-14B", "qwen-14b"},
+        {"Qwen/Qwen-1_8B-Chat", "qwen-1.8b"},
     };
-    static const char *const none[] = {"qwen2.5-8b", "facebook/opt-1.3b", "mistral-7b",
-                                       "mistralai/Ministral-3B-2410", "./Qwen2.5-7B"};
+    static const char *const none[] = {"qwen2.5-8b",   "facebook/opt-1.3b",
+                                       "mistral-7b",   "mistralai/Ministral-3B-2410",
+                                       "./Qwen2.5-7B", "Qwen/Qwen-32B"};
     struct tdm_model *model = NULL;
     struct tdm_error err;
     (void)state;
