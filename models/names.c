@@ -16,18 +16,30 @@
 static const struct {
     const char *name, *shipped;
 } same[] = {
+    {"acereason-nemotron-14b", "qwen2.5-14b"},
+    {"acereason-nemotron-7b", "qwen2.5-7b"},
     {"alma-7b", "llama-2-7b"},
+    {"aya-23-8b", "aya-expanse-8b"},
     {"c4ai-command-r-plus", "command-r-plus"},
     {"c4ai-command-r-plus-08", "command-r-plus"},
     {"c4ai-command-r-v01", "command-r-v01"},
     {"c4ai-command-r7b-12", "command-r7b"},
     {"c4ai-command-r7b-arabic-02", "command-r7b"},
+    {"codegemma-1.1-2b", "gemma-2b"},
+    {"codegemma-1.1-7b", "gemma-7b"},
+    {"codegemma-2b", "gemma-2b"},
     {"codegemma-7b", "gemma-7b"},
     {"codellama-13b-python", "codellama-13b"},
     {"codellama-34b-python", "codellama-34b"},
+    {"codellama-70b-python", "codellama-70b"},
     {"codellama-7b-python", "codellama-7b"},
     {"codestral-22b-v0.1", "codestral-22b"},
+    {"command-r", "command-r-v01"},
+    {"deepscaler-1.5b", "deepseek-r1-distill-qwen-1.5b"},
+    {"deepseek-coder-7b", "deepseek-llm-7b"},
+    {"deepseek-coder-v2", "deepseek-v2"},
     {"deepseek-coder-v2-lite", "deepseek-v2-lite"},
+    {"deepseek-math-7b", "deepseek-llm-7b"},
     {"deepseek-r1", "deepseek-v3"},
     {"deepseek-r1-distill-llama-70b", "llama-3.1-70b"},
     {"deepseek-r1-distill-llama-8b", "llama-3.1-8b"},
@@ -35,41 +47,86 @@ static const struct {
     {"deepseek-r1-distill-qwen-32b", "qwen2.5-32b"},
     {"deepseek-r1-distill-qwen-7b", "qwen2.5-7b"},
     {"deepseek-r1-qwen3-8b", "qwen3-8b"},
+    {"deepseek-r1-zero", "deepseek-v3"},
+    {"deepseek-v2.5", "deepseek-v2"},
     {"deepseek-v3.1", "deepseek-v3"},
+    {"deepseek-v3.1-terminus", "deepseek-v3"},
     {"devstral-small", "mistral-small-24b"},
+    {"dolphin-2.9-llama3-8b", "llama-3-8b"},
     {"gemma-1.1-2b", "gemma-2b"},
     {"gemma-1.1-7b", "gemma-7b"},
     {"glm-4.6", "glm-4.5"},
     {"glm-z1-32b", "glm-4-32b"},
     {"glm-z1-9b", "glm-4-9b"},
+    {"gpt-neoxt-20b", "gpt-neox-20b"},
     {"gpt-oss-safeguard-120b", "gpt-oss-120b"},
     {"gpt-oss-safeguard-20b", "gpt-oss-20b"},
     {"granite-3.0-2b", "granite-3.1-2b"},
     {"granite-3.0-8b", "granite-3.1-8b"},
     {"granite-3.2-2b", "granite-3.1-2b"},
     {"granite-3.2-8b", "granite-3.1-8b"},
+    {"hermes-2-pro-llama-3-8b", "llama-3-8b"},
+    {"hermes-3-llama-3.1-405b", "llama-3.1-405b"},
+    {"hermes-3-llama-3.1-70b", "llama-3.1-70b"},
     {"hermes-3-llama-3.1-8b", "llama-3.1-8b"},
+    {"hermes-3-llama-3.2-3b", "llama-3.2-3b"},
+    {"hermes-4-14b", "qwen3-14b"},
+    {"hermes-4-405b", "llama-3.1-405b"},
+    {"hermes-4-70b", "llama-3.1-70b"},
+    {"kimi-dev-72b", "qwen2.5-72b"},
     {"llama-13b", "llama-2-13b"},
     {"llama-3-70b", "llama-3.1-70b"},
     {"llama-3.1-nemotron-70b", "llama-3.1-70b"},
     {"llama-3.1-nemotron-nano-8b-v1", "llama-3.1-8b"},
+    {"llama-3.1-tulu-3-405b", "llama-3.1-405b"},
+    {"llama-3.1-tulu-3-70b", "llama-3.1-70b"},
+    {"llama-3.1-tulu-3-8b", "llama-3.1-8b"},
     {"llama-3.3-70b", "llama-3.1-70b"},
     {"llama-4-maverick-17b-128e", "llama-4-maverick"},
     {"llama-4-scout-17b-16e", "llama-4-scout"},
     {"llama-7b", "llama-2-7b"},
+    {"llama-guard-3-1b", "llama-3.2-1b"},
+    {"llama-guard-3-8b", "llama-3.1-8b"},
+    {"llamaguard-7b", "llama-2-7b"},
+    {"llemma_7b", "codellama-7b"},
+    {"longchat-13b", "llama-2-13b"},
+    {"longchat-7b", "llama-2-7b"},
+    {"longwriter-llama3.1-8b", "llama-3.1-8b"},
+    {"magicoder-ds-6.7b", "deepseek-coder-6.7b"},
+    {"magicoder-s-ds-6.7b", "deepseek-coder-6.7b"},
     {"magistral-small", "mistral-small-24b"},
     {"mathstral-7b", "mistral-7b-v0.3"},
     {"medgemma-27b", "gemma-3-27b"},
     {"medgemma-4b", "gemma-3-4b"},
+    {"mistral-7b-openorca", "mistral-7b-v0.1"},
     {"mistral-large", "mistral-large-123b"},
     {"mistral-nemo", "mistral-nemo-12b"},
     {"mistral-small-3.1-24b", "mistral-small-24b"},
     {"mistral-small-3.2-24b", "mistral-small-24b"},
     {"moonlight-16b", "moonlight-16b-a3b"},
+    {"neural-chat-7b-v3-1", "mistral-7b-v0.1"},
+    {"nous-hermes-2-mistral-7b", "mistral-7b-v0.1"},
+    {"nous-hermes-2-mixtral-8x7b", "mixtral-8x7b"},
+    {"nous-hermes-2-yi-34b", "yi-34b"},
+    {"nous-hermes-llama2-13b", "llama-2-13b"},
+    {"nous-hermes-llama2-7b", "llama-2-7b"},
+    {"nvidia-nemotron-nano-9b-v2", "nemotron-nano-9b-v2"},
+    {"olmo-3.1-32b", "olmo-3-32b"},
     {"open_llama_13b", "llama-2-13b"},
     {"open_llama_3b_v2", "open-llama-3b"},
     {"open_llama_7b", "llama-2-7b"},
     {"open_llama_7b_v2", "llama-2-7b"},
+    {"openchat-3.5", "mistral-7b-v0.1"},
+    {"opencodeinterpreter-ds-33b", "deepseek-coder-33b"},
+    {"opencodeinterpreter-ds-6.7b", "deepseek-coder-6.7b"},
+    {"openhermes-2-mistral-7b", "mistral-7b-v0.1"},
+    {"openhermes-2.5-mistral-7b", "mistral-7b-v0.1"},
+    {"openreasoning-nemotron-14b", "qwen2.5-14b"},
+    {"openreasoning-nemotron-32b", "qwen2.5-32b"},
+    {"openreasoning-nemotron-7b", "qwen2.5-7b"},
+    {"openthinker-32b", "qwen2.5-32b"},
+    {"openthinker-7b", "qwen2.5-7b"},
+    {"openthinker3-7b", "qwen2.5-7b"},
     {"phi-1_5", "phi-1.5"},
     {"phi-3.5-mini", "phi-3-mini"},
     {"phi-4-plus", "phi-4"},
@@ -77,6 +134,9 @@ static const struct {
     {"qwen2-1.5b", "qwen2.5-1.5b"},
     {"qwen2-72b", "qwen2.5-72b"},
     {"qwen2-7b", "qwen2.5-7b"},
+    {"qwen2-math-1.5b", "qwen2.5-1.5b"},
+    {"qwen2-math-72b", "qwen2.5-72b"},
+    {"qwen2-math-7b", "qwen2.5-7b"},
     {"qwen2.5-14b-1m", "qwen2.5-14b"},
     {"qwen2.5-7b-1m", "qwen2.5-7b"},
     {"qwen2.5-coder-0.5b", "qwen2.5-0.5b"},
@@ -90,20 +150,45 @@ static const struct {
     {"qwen2.5-math-7b", "qwen2.5-7b"},
     {"qwen3-coder-30b-a3b", "qwen3-30b-a3b"},
     {"qwq-32b", "qwen2.5-32b"},
+    {"s1-32b", "qwen2.5-32b"},
+    {"s1.1-32b", "qwen2.5-32b"},
+    {"shieldgemma-27b", "gemma-2-27b"},
+    {"shieldgemma-2b", "gemma-2-2b"},
+    {"shieldgemma-9b", "gemma-2-9b"},
+    {"sky-t1-32b", "qwen2.5-32b"},
+    {"skywork-or1-32b", "qwen2.5-32b"},
+    {"skywork-or1-7b", "qwen2.5-7b"},
     {"smollm-1.7b", "smollm2-1.7b"},
     {"smollm-135m", "smollm2-135m"},
     {"smollm-360m", "smollm2-360m"},
     {"solar-10.7b-v1.0", "solar-10.7b"},
+    {"stable-code-3b", "stablelm-3b-4e1t"},
+    {"stablebeluga-7b", "llama-2-7b"},
     {"stablelm-2-1_6b", "stablelm-2-1.6b"},
     {"stablelm-2-zephyr-1_6b", "stablelm-2-1.6b"},
+    {"stablelm-zephyr-3b", "stablelm-3b-4e1t"},
     {"starcoder2-15b-v0.1", "starcoder2-15b"},
+    {"starling-lm-7b", "mistral-7b-v0.1"},
     {"tinyllama", "tinyllama-1.1b"},
     {"tinyllama-1.1b-intermediate-step-1431k-3t", "tinyllama-1.1b"},
+    {"tulu-2-13b", "llama-2-13b"},
+    {"tulu-2-70b", "llama-2-70b"},
+    {"tulu-2-7b", "llama-2-7b"},
     {"vicuna-13b", "llama-2-13b"},
+    {"vicuna-33b", "llama-30b"},
     {"vicuna-7b", "llama-2-7b"},
+    {"wizardlm-13b-v1.2", "llama-2-13b"},
+    {"wizardmath-7b-v1.1", "mistral-7b-v0.1"},
+    {"yarn-llama-2-13b", "llama-2-13b"},
+    {"yarn-llama-2-7b", "llama-2-7b"},
+    {"yarn-mistral-7b", "mistral-7b-v0.1"},
     {"yi-1.5-34b", "yi-34b"},
     {"yi-1.5-6b", "yi-6b"},
+    {"yi-9b", "yi-1.5-9b"},
+    {"zephyr", "mistral-7b-v0.1"},
     {"zephyr-7b", "mistral-7b-v0.1"},
+    {"zephyr-7b-gemma", "gemma-7b"},
+    {"zephyr-orpo-141b-a35b", "mixtral-8x22b"},
 };
 enum { SAME = sizeof(same) / sizeof(same[0]) };
 
@@ -133,14 +218,53 @@ static bool is_word(const char *part, size_t length, const char *const *words)
 
 /* Words about training, and about the context that is rotated. */
 static const char *const dropped[] = {
-    "meta", "instruct", "chat",  "base",     "hf",        "it",      "pt",      "sft",   "dpo",
-    "rlvr", "rl",       "think", "thinking", "reasoning", "preview", "beta",    "alpha", "deduped",
-    "4k",   "8k",       "128k",  "fp16",     "bf16",      "text",    "unsloth", NULL};
+    "meta",    "instruct", "chat", "base",  "hf",       "it",      "pt",        "sft",
+    "dpo",     "rlvr",     "rl",   "think", "thinking", "preview", "beta",      "alpha",
+    "deduped", "full",     "fp16", "bf16",  "text",     "unsloth", "reasoning", "4k",
+    "8k",      "16k",      "32k",  "64k",   "128k",     "200k",    "262k",      NULL};
 
-/* Words about quantized weights: what is asked for has another size. */
-static const char *const quantized[] = {"bnb",  "4bit",  "8bit",  "gptq", "awq",
-                                        "int4", "int8",  "w4a16", "w8a8", "fp8",
-                                        "nf4",  "nvfp4", "gguf",  "qat",  NULL};
+/* Words about quantized weights. */
+static const char *const quantized[] = {"bnb",  "4bit",  "8bit",    "gptq", "awq", "int4",
+                                        "int8", "w4a16", "w8a8",    "fp8",  "nf4", "nvfp4",
+                                        "gguf", "qat",   "dynamic", NULL};
+
+/* Endings of names whose publishers all store the weights alike, so that the ending says what the
+ * config beside them says. Sources: the quantization_config that unsloth writes for
+ * "-bnb-4bit" (unsloth/models/llama.py: nf4, double quantization) and bitsandbytes' "-bnb-8bit";
+ * Qwen's pages of AWQ, GPTQ-Int4 (groups of 128) and FP8. */
+static const struct {
+    const char *ending;
+    struct tdm_base_weights weights;
+} endings[] = {
+    {"-bnb-4bit", {.kind = TDM_BASE_NF4_DOUBLE}},
+    {"-bnb-8bit", {.kind = TDM_BASE_INT8}},
+    {"-awq", {.kind = TDM_BASE_AWQ, .group = 128}},
+    {"-gptq-int4", {.kind = TDM_BASE_GPTQ, .group = 128}},
+    {"-fp8", {.stored = TDM_STORED_FP8}},
+};
+
+static bool ends_in(const char *name, const char *ending)
+{
+    const size_t length = strlen(name), end = strlen(ending);
+    return length > end && strcasecmp(name + length - end, ending) == 0;
+}
+
+/* Unsloth's "dynamic" weights: some modules, others for each model, stay in bf16. */
+static bool is_dynamic(const char *name)
+{
+    return ends_in(name, "-unsloth-bnb-4bit");
+}
+
+/* What the ending of a name says of the weights; false: nothing that is known. */
+static bool read_ending(const char *name, struct tdm_base_weights *weights)
+{
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]) && !is_dynamic(name); i++)
+        if (ends_in(name, endings[i].ending)) {
+            *weights = endings[i].weights;
+            return true;
+        }
+    return false;
+}
 
 /* A Hub name without the publisher and without words about its training: Qwen2.5-7B from
  * "Qwen/Qwen2.5-7B-Instruct". *is_quantized, if not NULL: words about quantized weights were there.
@@ -192,8 +316,23 @@ static enum tdm_status unknown(const char *name, const char *const *names, struc
     return TDM_INPUT;
 }
 
+static enum tdm_status refuse_quantized(const char *name, const char *meant, struct tdm_error *err)
+{
+    if (is_dynamic(name))
+        tdm_fail(err, TDM_INPUT,
+                 "\"%.256s\" names weights of %s in nf4 of which unsloth keeps some in bf16", name,
+                 meant);
+    else
+        tdm_fail(err, TDM_INPUT, "\"%.256s\" names quantized weights of %s", name, meant);
+    tdm_hint(err,
+             "give %s, and its weights as a setting: --set quantization=nf4, int8 or gptq under "
+             "adapters, awq, gptq or fp8 with --mode serve%s",
+             meant, is_dynamic(name) ? "; or the config.json that lies beside them" : "");
+    return TDM_INPUT;
+}
+
 enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
-                                     struct tdm_error *err)
+                                     struct tdm_base_weights *weights, struct tdm_error *err)
 {
     char **owned, plain[PLAIN_BYTES];
     bool is_quantized;
@@ -209,13 +348,8 @@ enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_byt
     }
     if (meant == NULL) {
         status = unknown(name, names, err);
-    } else if (is_quantized) {
-        status = tdm_fail(err, TDM_INPUT, "\"%.256s\" names quantized weights of %s", name, meant);
-        tdm_hint(
-            err,
-            "give %s, and its weights as a setting: --set quantization=nf4, int8 or gptq under "
-            "adapters, awq, gptq or fp8 with --mode serve",
-            meant);
+    } else if (is_quantized && !read_ending(name, weights)) {
+        status = refuse_quantized(name, meant, err);
     } else {
         snprintf(out, out_bytes, "%s", meant);
     }
