@@ -325,7 +325,7 @@ static bool has_optimizer(const struct tdm_key_case *c)
 
 static bool has_galore(const struct tdm_key_case *c)
 {
-    return c->settings->torch.optimizer == TDM_TORCH_GALORE;
+    return c->settings->torch.optimizer >= TDM_TORCH_GALORE;
 }
 
 static bool has_gradients_on_gpu(const struct tdm_key_case *c)
@@ -337,7 +337,8 @@ static bool has_gradients_on_gpu(const struct tdm_key_case *c)
 static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=cpu",
                                                            has_gradients_on_gpu};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
-static const struct tdm_key_need needs_galore = {"without optimizer=galore", has_galore};
+static const struct tdm_key_need needs_galore = {"without optimizer=galore or galore-8bit",
+                                                 has_galore};
 
 /* ---- tables ---- */
 
@@ -460,11 +461,11 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
      "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
-     "GaLore; none: no step is made",
+     "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
      .unmeasured = "muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
@@ -547,8 +548,9 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"lora_kernels", "none|unsloth", "none",
      "unsloth: its functions of q, k and v with their adapters, of the output and of the MLP with theirs",
      tdm_key_read_choice, FIELD(torch.lora_kernels), .needs = {&tdm_need_lora}},
-    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
-     FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
+     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
+     .needs = {&needs_galore}},
     {.name = NULL},
 };
 
@@ -779,11 +781,13 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
  * one parameter to the next. */
 static enum tdm_status check_steps(const struct tdm_torch_settings *torch, struct tdm_error *err)
 {
-    const char *what = torch->accumulation > 1                   ? "gradient_accumulation_steps"
-                       : torch->clips                            ? "max_grad_norm"
-                       : torch->grads == TDM_GRADS_HELD          ? "grads=held"
-                       : torch->optimizer >= TDM_TORCH_ADAFACTOR ? "this optimizer"
-                                                                 : NULL;
+    const char *what =
+        torch->accumulation > 1          ? "gradient_accumulation_steps"
+        : torch->clips                   ? "max_grad_norm"
+        : torch->grads == TDM_GRADS_HELD ? "grads=held"
+        : torch->optimizer >= TDM_TORCH_ADAFACTOR && torch->optimizer < TDM_TORCH_GALORE
+            ? "this optimizer"
+            : NULL;
     return !torch->steps_in_backward || what == NULL
                ? TDM_OK
                : tdm_fail(err, TDM_USAGE, "--set optimizer_in_bwd: it does not go with %s", what);
