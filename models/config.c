@@ -48,6 +48,7 @@ enum windows {
 #define PART_TEXT_ALONE OWN_PART(19)      /* what it has beside the language model is not counted */
 #define PART_USE_QK_NORM OWN_PART(20)     /* use_qk_norm says whether heads are normed */
 #define PART_QWEN OWN_PART(21)            /* names of Qwen 1's fields */
+#define PART_OPT OWN_PART(22)             /* names of OPT's fields */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -152,6 +153,10 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_DENSE},
     {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE,
      PART_EXPERTS | PART_WHOLE_QK_NORM, TDM_FAMILY_OLMOE},
+    {"OPTForCausalLM", "opt", 2048, 0, true, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_POSITIONS | PART_TIED |
+         PART_OPT,
+     TDM_FAMILY_DENSE},
     {"PhiForCausalLM", "phi", 2048, 0, true, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_BIASES |
          TDM_PART_CUT_ROPE | TDM_PART_HEAD_BIAS | PART_HALF_ROPE,
@@ -258,7 +263,6 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
                  {"ChatGLM", "GlmForCausalLM"},
                  {"NemotronFor", "ArceeForCausalLM"},
                  {"PaliGemma", "GemmaForCausalLM"},
-                 {"OPT", "GPT2LMHeadModel"},
                  {"GPTJ", "PhiForCausalLM"},
                  {"Bloom", "GPTNeoXForCausalLM"},
                  {"MPT", "GPTNeoXForCausalLM"},
@@ -385,6 +389,7 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_GELU] = {"gelu", "exact GELU", " exact gelu"},
     [TDM_ACTIVATION_GELU_NEW] = {"gelu_new", "GELU of single operations", " gelu_new"},
     [TDM_ACTIVATION_GELU_FAST] = {"gelu_fast", "GELU of more operations", " gelu_fast"},
+    [TDM_ACTIVATION_RELU] = {"relu", "ReLU", " relu"},
     [TDM_ACTIVATION_RELU2] = {"relu2", "squared ReLU", " relu2"},
     [TDM_ACTIVATION_XIELU] = {"xielu", "xIELU", " xielu"},
 };
@@ -396,8 +401,10 @@ static bool has_activation(uint64_t parts, enum tdm_activation activation)
     if ((parts & (TDM_PART_PLAIN_MLP | TDM_PART_LAYER_NORMS)) == TDM_PART_PLAIN_MLP)
         return activation == TDM_ACTIVATION_RELU2 ||
                (activation == TDM_ACTIVATION_XIELU && (parts & PART_XIELU) != 0);
+    if ((parts & PART_OPT) != 0)
+        return activation >= TDM_ACTIVATION_GELU && activation <= TDM_ACTIVATION_RELU;
     if ((parts & TDM_PART_PLAIN_MLP) != 0)
-        return activation != TDM_ACTIVATION_SILU && activation < TDM_ACTIVATION_RELU2;
+        return activation != TDM_ACTIVATION_SILU && activation < TDM_ACTIVATION_RELU;
     if (parts == 0)
         return activation <= TDM_ACTIVATION_GELU_TANH;
     return activation == (gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
@@ -412,7 +419,7 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
         gemma && !tdm_json_has(reader, "hidden_act") ? "hidden_activation" : "hidden_act";
     if (gemma && tdm_json_has(reader, "hidden_activation"))
         key = "hidden_activation";
-    if ((parts & PART_GPT2) != 0)
+    if ((parts & (PART_GPT2 | PART_OPT)) != 0)
         key = "activation_function";
     if ((parts & TDM_PART_ONE_MIXER) != 0)
         key = "mlp_hidden_act";
@@ -421,6 +428,7 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
         tdm_json_string_or(reader, key,
                            types[(parts & PART_XIELU) != 0  ? TDM_ACTIVATION_XIELU
                                  : (parts & PART_GPT2) != 0 ? TDM_ACTIVATION_GELU_NEW
+                                 : (parts & PART_OPT) != 0  ? TDM_ACTIVATION_RELU
                                  : gemma                    ? TDM_ACTIVATION_GELU_TANH
                                  : (parts & TDM_PART_PLAIN_MLP) != 0
                                      ? layer_norms ? TDM_ACTIVATION_GELU : TDM_ACTIVATION_RELU2
@@ -700,6 +708,24 @@ static void refuse_falcon(struct tdm_json_reader *reader)
                           needed[i].value ? "false" : "true");
 }
 
+/* OPT: positions have two rows before the first; q is multiplied before it is split. The 350M's
+ * layers, which are normed behind their modules and narrower at both ends, are not known. */
+static void read_opt(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    static const char *const needed[] = {"do_layer_norm_before", "enable_bias",
+                                         "layer_norm_elementwise_affine"};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+        if (!tdm_json_bool_or(reader, needed[i], true))
+            tdm_json_fail(reader, needed[i], "is false, which is not known of OPT");
+    if (tdm_json_count_or(reader, "word_embed_proj_dim", 1, TDM_DIMENSION_LIMIT, model->hidden) !=
+        model->hidden)
+        tdm_json_fail(reader, "word_embed_proj_dim",
+                      "is not hidden_size, which is not known of OPT");
+    model->dropout = tdm_json_number_or(reader, "dropout", 0, 1, DROPOUT_DEFAULT);
+    model->scaled_heads = true;
+    model->spare_places = 2;
+}
+
 /* GPT-2 has dropout of its values and of its attention's weights. */
 static void read_gpt2(struct tdm_json_reader *reader, struct tdm_model *model)
 {
@@ -751,6 +777,8 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     model->attention_dropout = tdm_json_number_or(reader, "attention_dropout", 0, 1, 0);
     if (is_gpt2(architecture))
         read_gpt2(reader, model);
+    if ((parts & PART_OPT) != 0)
+        read_opt(reader, model);
     if (strcmp(architecture->model_type, "starcoder2") == 0) {
         model->dropout = tdm_json_number_or(reader, "residual_dropout", 0, 1, 0);
         model->embedding_dropout = tdm_json_number_or(reader, "embedding_dropout", 0, 1, 0);
@@ -788,6 +816,7 @@ static const char *width_key(struct tdm_json_reader *reader,
 {
     return architecture->family == TDM_FAMILY_LLAMA4           ? "intermediate_size_mlp"
            : architecture->family == TDM_FAMILY_GRANITE_HYBRID ? "shared_intermediate_size"
+           : (architecture->parts & PART_OPT) != 0             ? "ffn_dim"
            : (architecture->parts & PART_LFM2) != 0 && tdm_json_has(reader, "block_ff_dim")
                ? "block_ff_dim"
                : "intermediate_size";

@@ -117,6 +117,12 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/olmo-3-7b.json \
 	models/configs/olmoe-1b-7b.json \
 	models/configs/open-llama-3b.json \
+	models/configs/opt-1.3b.json \
+	models/configs/opt-125m.json \
+	models/configs/opt-13b.json \
+	models/configs/opt-30b.json \
+	models/configs/opt-6.7b.json \
+	models/configs/opt-66b.json \
 	models/configs/phi-1.5.json \
 	models/configs/phi-2.json \
 	models/configs/phi-3-medium.json \

@@ -178,7 +178,7 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     case SIDE_GATE_UP_OF_EXPERT:
         return UINT64_C(2) * model->experts.intermediate;
     case SIDE_POSITIONS:
-        return model->max_context;
+        return model->max_context + model->spare_places;
     case SIDE_DELTA_HEADS:
         return delta->value_heads;
     case SIDE_DELTA_QKV:

@@ -171,6 +171,12 @@ static const struct {
     {"olmo-3-7b", UINT64_C(7298011136)},
     {"olmoe-1b-7b", UINT64_C(6919161856)},
     {"open-llama-3b", UINT64_C(3426473600)},
+    {"opt-1.3b", UINT64_C(1315758080)},
+    {"opt-125m", UINT64_C(125239296)},
+    {"opt-13b", UINT64_C(12853473280)},
+    {"opt-30b", UINT64_C(29974540288)},
+    {"opt-6.7b", UINT64_C(6658473984)},
+    {"opt-66b", UINT64_C(65719701504)},
     {"phi-1.5", UINT64_C(1418270720)},
     {"phi-2", UINT64_C(2779683840)},
     {"phi-3-medium", UINT64_C(13960238080)},
@@ -952,6 +958,7 @@ static void test_other_names(void **state)
         {"upstage/SOLAR-10.7B-Instruct-v1.0", "solar-10.7b"},
         {"openlm-research/open_llama_7b_v2", "llama-2-7b"},
         {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
+        {"facebook/opt-1.3b", "opt-1.3b"},
         {"Qwen/Qwen1.5-0.5B-Chat", "qwen1.5-0.5b"},
         {"Qwen/CodeQwen1.5-7B-Chat", "codeqwen1.5-7b"},
         {"Qwen/Qwen3-VL-8B-Instruct", "qwen3-vl-8b"},
@@ -965,7 +972,7 @@ static void test_other_names(void **state)
         {"allenai/Olmo-3-1125-32B", "olmo-3-32b"},
         {"lmsys/vicuna-7b-v1.5", "llama-2-7b"},
     };
-    static const char *const none[] = {"qwen2.5-8b", "facebook/opt-1.3b", "mistral-7b",
+    static const char *const none[] = {"qwen2.5-8b", "bigscience/bloom-7b1", "mistral-7b",
                                        "mistralai/Ministral-3B-2410", "./Qwen2.5-7B"};
     struct tdm_model *model = NULL;
     struct tdm_error err;
