@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #define PLAIN_BYTES 96u
+#define FOREIGN_BYTES 200u
 
 /* Models with the dimensions of a shipped one, by their plain names. */
 static const struct {
@@ -303,16 +304,76 @@ static const char *meant_of(const char *plain, const char *const *names)
     return tdm_name_meant(plain, names);
 }
 
+/* Families that are not known, by how names of their models begin, and the known one whose layers
+ * are nearest, as config.c has it. */
+static const struct {
+    const char *start, *family, *nearest, *why;
+} foreign[] = {
+    {"baichuan", "Baichuan", "llama-2-7b", "its own code joins q, k and v"},
+    {"bloom", "BLOOM", "pythia-6.9b", "ALiBi in place of rotation"},
+    {"bloomz", "BLOOM", "pythia-6.9b", "ALiBi in place of rotation"},
+    {"chatglm", "ChatGLM", "glm-4-9b", "its own code"},
+    {"dbrx", "DBRX", "mixtral-8x7b", "LayerNorm and joint q, k and v"},
+    {"deepseek-moe", "DeepSeek 1", "qwen2-57b-a14b", "its own code"},
+    {"dots.llm1", "dots.llm1", "qwen3-30b-a3b", "shared experts and a first dense layer"},
+    {"ernie-4.5-", "ERNIE 4.5's mixtures", "glm-4.5-air", "its experts"},
+    {"exaone", "EXAONE", "olmo-3-7b", "its norms"},
+    {"falcon-", "Falcon with groups of K and V", "falcon-7b", "K and V of all heads are made"},
+    {"falcon-h1", NULL, NULL, NULL}, /* known, as others that begin so */
+    {"gemma-3n", "Gemma 3n", "gemma-3-4b", "embeddings of each layer"},
+    {"gpt-j", "GPT-J", "phi-2", "neighbours are rotated, no biases of q, k and v"},
+    {"gpt-neo-", "GPT-Neo", "gpt2-xl", "windows and unscaled scores"},
+    {"hunyuan-a13b", "Hunyuan's mixtures", "qwen3-30b-a3b", "its experts"},
+    {"internlm", "InternLM", "llama-3.1-8b", "its own code joins q, k and v"},
+    {"jamba", "Jamba", "granite-4.0-h-tiny", "Mamba-1"},
+    {"mamba", "Mamba", "nemotron-h-8b", "no attention"},
+    {"minicpm", "MiniCPM", "granite-3.1-2b", "its own code"},
+    {"minimax-m2", "MiniMax M2", "qwen3-235b-a22b", "norms over all heads"},
+    {"minimax", "MiniMax", "mixtral-8x22b", "linear attention"},
+    {"mpt", "MPT", "pythia-6.9b", "ALiBi in place of rotation"},
+    {"olmo-1b", "OLMo 1", "llama-2-7b", "norms without weights"},
+    {"olmo-7b", "OLMo 1", "llama-2-7b", "norms without weights"},
+    {"opt-350m", "OPT's 350M", "opt-125m", "its layers differ from those of other sizes"},
+    {"phi-3-small", "Phi 3 small", "phi-3-mini", "sparse attention by blocks"},
+    {"phi-3.5-moe", "Phi's mixtures", "mixtral-8x7b", "LayerNorm and its router"},
+    {"rwkv", "RWKV", "nemotron-h-8b", "no attention"},
+    {"starcoder", "StarCoder 1", "gpt2-xl", "one head of K and V"},
+    {"starcoder2", NULL, NULL, NULL},
+    {"wizardcoder-15b", "StarCoder 1", "gpt2-xl", "one head of K and V"},
+};
+
+/* NULL: the name begins as no family of the table. */
+static const char *foreign_words(const char *plain, char out[FOREIGN_BYTES])
+{
+    const size_t none = sizeof(foreign) / sizeof(foreign[0]);
+    size_t best = none, longest = 0;
+    for (size_t i = 0; i < none; i++) {
+        const size_t length = strlen(foreign[i].start);
+        if (length > longest && strncasecmp(plain, foreign[i].start, length) == 0) {
+            longest = length;
+            best = i;
+        }
+    }
+    if (best == none || foreign[best].family == NULL)
+        return NULL;
+    snprintf(out, FOREIGN_BYTES, "%s is not known: %s; of the families that are, %s is nearest",
+             foreign[best].family, foreign[best].why, foreign[best].nearest);
+    return out;
+}
+
 static enum tdm_status unknown(const char *name, const char *const *names, struct tdm_error *err)
 {
-    char suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
+    char suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES], words[FOREIGN_BYTES];
+    const char *family = foreign_words(plain_name(name, plain, NULL), words);
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
              name);
+    if (family != NULL)
+        return tdm_hint(err, "%s", family);
     tdm_hint(err,
              "%s\"tidemark models\" lists those that are shipped, such as llama-3.1-8b and "
              "qwen2.5-7b; of any other give the config.json that the Hub has beside its weights",
-             tdm_name_suggest(plain_name(name, plain, NULL), names, suggestion));
+             tdm_name_suggest(plain, names, suggestion));
     return TDM_INPUT;
 }
 

@@ -985,6 +985,11 @@ static void test_other_names(void **state)
     }
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
         assert_int_equal(tdm_model_load(none[i], &model, &err), TDM_INPUT);
+    assert_int_equal(tdm_model_load("bigscience/bloom-7b1", &model, &err), TDM_INPUT);
+    assert_string_equal(err.hint, "BLOOM is not known: ALiBi in place of rotation; of the families "
+                                  "that are, pythia-6.9b is nearest");
+    assert_int_equal(tdm_model_load("MiniMaxAI/MiniMax-M2", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "qwen3-235b-a22b is nearest");
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "did you mean mistral-7b-v0.1, mistral-7b-v0.2 or mistral-7b-v0.3? ");
 }
