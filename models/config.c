@@ -49,6 +49,7 @@ enum windows {
 #define PART_USE_QK_NORM OWN_PART(20)     /* use_qk_norm says whether heads are normed */
 #define PART_QWEN OWN_PART(21)            /* names of Qwen 1's fields */
 #define PART_OPT OWN_PART(22)             /* names of OPT's fields */
+#define PART_BARE_NORMS OWN_PART(23)
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -143,6 +144,8 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_MIXTRAL},
     {"NemotronHForCausalLM", "nemotron_h", 4096, 128, false, false, WINDOWS_NONE,
      TDM_PART_PLAIN_MLP | TDM_PART_ONE_MIXER | TDM_PART_NO_ANGLES, TDM_FAMILY_DENSE},
+    {"OlmoForCausalLM", "olmo", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_WIDE_ROPE | PART_BARE_NORMS, TDM_FAMILY_DENSE},
     {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE,
@@ -474,6 +477,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_bool_or(reader, biases[i], false))
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
+    if ((architecture->parts & PART_BARE_NORMS) != 0 && tdm_json_has(reader, "clip_qkv"))
+        tdm_json_fail(reader, "clip_qkv", "is given; q, k and v that are clipped are not known");
     if ((architecture->parts & PART_QWEN) != 0 && !tdm_json_bool_or(reader, "no_bias", true))
         tdm_json_fail(reader, "no_bias",
                       "is false, which is not supported; only q, k and v may have biases");
@@ -750,6 +755,7 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     model->scaled_embedding = (parts & PART_SCALED_EMBEDDING) != 0;
     model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
     model->whole_qk_norm = (parts & PART_WHOLE_QK_NORM) != 0;
+    model->bare_norms = (parts & PART_BARE_NORMS) != 0;
     model->two_norms = (parts & PART_NEOX) != 0;
     if ((parts & PART_NEOX) != 0 && !tdm_json_bool_or(reader, "use_parallel_residual", true))
         model->parts &= ~(uint32_t)TDM_PART_PARALLEL;

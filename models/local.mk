@@ -109,12 +109,14 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/moonlight-16b-a3b.json \
 	models/configs/nemotron-h-8b.json \
 	models/configs/nemotron-nano-9b-v2.json \
+	models/configs/olmo-1b.json \
 	models/configs/olmo-2-13b.json \
 	models/configs/olmo-2-1b.json \
 	models/configs/olmo-2-32b.json \
 	models/configs/olmo-2-7b.json \
 	models/configs/olmo-3-32b.json \
 	models/configs/olmo-3-7b.json \
+	models/configs/olmo-7b.json \
 	models/configs/olmoe-1b-7b.json \
 	models/configs/open-llama-3b.json \
 	models/configs/opt-1.3b.json \

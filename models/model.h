@@ -321,6 +321,7 @@ struct tdm_model {
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
     double dropout, attention_dropout; /* of a training's values and scores; 0: none */
     double embedding_dropout;
+    bool bare_norms;       /* LayerNorm in fp32 without weights: OLMo 1 */
     bool scaled_heads;     /* q is multiplied by a number before it is split into heads: OPT */
     uint32_t spare_places; /* rows of learned positions that no token takes: OPT has 2 */
     bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */

@@ -331,8 +331,8 @@ static const struct {
     {"minimax-m2", "MiniMax M2", "qwen3-235b-a22b", "norms over all heads"},
     {"minimax", "MiniMax", "mixtral-8x22b", "linear attention"},
     {"mpt", "MPT", "pythia-6.9b", "ALiBi in place of rotation"},
-    {"olmo-1b", "OLMo 1", "llama-2-7b", "norms without weights"},
-    {"olmo-7b", "OLMo 1", "llama-2-7b", "norms without weights"},
+    {"olmo-1b-0", "OLMo of 2024", "olmo-1b", "q, k and v may be clipped"},
+    {"olmo-7b-0", "OLMo of 2024", "olmo-7b", "q, k and v may be clipped"},
     {"opt-350m", "OPT's 350M", "opt-125m", "its layers differ from those of other sizes"},
     {"phi-3-small", "Phi 3 small", "phi-3-mini", "sparse attention by blocks"},
     {"phi-3.5-moe", "Phi's mixtures", "mixtral-8x7b", "LayerNorm and its router"},
@@ -364,7 +364,7 @@ static const char *foreign_words(const char *plain, char out[FOREIGN_BYTES])
 static enum tdm_status unknown(const char *name, const char *const *names, struct tdm_error *err)
 {
     char suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES], words[FOREIGN_BYTES];
-    const char *family = foreign_words(plain_name(name, plain, NULL), words);
+    const char *family = foreign_words(without_publisher(name), words);
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
              name);
@@ -373,7 +373,7 @@ static enum tdm_status unknown(const char *name, const char *const *names, struc
     tdm_hint(err,
              "%s\"tidemark models\" lists those that are shipped, such as llama-3.1-8b and "
              "qwen2.5-7b; of any other give the config.json that the Hub has beside its weights",
-             tdm_name_suggest(plain, names, suggestion));
+             tdm_name_suggest(plain_name(name, plain, NULL), names, suggestion));
     return TDM_INPUT;
 }
 
@@ -395,13 +395,16 @@ static enum tdm_status refuse_quantized(const char *name, const char *meant, str
 enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
                                      struct tdm_base_weights *weights, struct tdm_error *err)
 {
-    char **owned, plain[PLAIN_BYTES];
+    char **owned, plain[PLAIN_BYTES], words[FOREIGN_BYTES];
     bool is_quantized;
     enum tdm_status status = tdm_model_names(&owned, err);
     if (status != TDM_OK)
         return status;
     const char *const *names = (const char *const *)owned;
     const char *meant = meant_of(plain_name(name, plain, &is_quantized), names);
+    if (strncasecmp(plain, "olmo-", 5) == 0 &&
+        foreign_words(without_publisher(name), words) != NULL)
+        meant = NULL; /* here the date, which the plain name lacks, says more than the training */
     char *version = strrchr(plain, '-');
     if (meant == NULL && version != NULL && (version[1] == 'v' || version[1] == 'V')) {
         *version = '\0';

@@ -163,12 +163,14 @@ static const struct {
     {"moonlight-16b-a3b", UINT64_C(15960108544)},
     {"nemotron-h-8b", UINT64_C(8100852736)},
     {"nemotron-nano-9b-v2", UINT64_C(8888227328)},
+    {"olmo-1b", UINT64_C(1176764416)},
     {"olmo-2-13b", UINT64_C(13716198400)},
     {"olmo-2-1b", UINT64_C(1484916736)},
     {"olmo-2-32b", UINT64_C(32234279936)},
     {"olmo-2-7b", UINT64_C(7298617344)},
     {"olmo-3-32b", UINT64_C(32233522176)},
     {"olmo-3-7b", UINT64_C(7298011136)},
+    {"olmo-7b", UINT64_C(6888095744)},
     {"olmoe-1b-7b", UINT64_C(6919161856)},
     {"open-llama-3b", UINT64_C(3426473600)},
     {"opt-1.3b", UINT64_C(1315758080)},
@@ -959,6 +961,7 @@ static void test_other_names(void **state)
         {"openlm-research/open_llama_7b_v2", "llama-2-7b"},
         {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
         {"facebook/opt-1.3b", "opt-1.3b"},
+        {"allenai/OLMo-7B-hf", "olmo-7b"},
         {"Qwen/Qwen1.5-0.5B-Chat", "qwen1.5-0.5b"},
         {"Qwen/CodeQwen1.5-7B-Chat", "codeqwen1.5-7b"},
         {"Qwen/Qwen3-VL-8B-Instruct", "qwen3-vl-8b"},
@@ -988,6 +991,8 @@ static void test_other_names(void **state)
     assert_int_equal(tdm_model_load("bigscience/bloom-7b1", &model, &err), TDM_INPUT);
     assert_string_equal(err.hint, "BLOOM is not known: ALiBi in place of rotation; of the families "
                                   "that are, pythia-6.9b is nearest");
+    assert_int_equal(tdm_model_load("allenai/OLMo-7B-0724-hf", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "may be clipped");
     assert_int_equal(tdm_model_load("MiniMaxAI/MiniMax-M2", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "qwen3-235b-a22b is nearest");
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
