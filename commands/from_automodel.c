@@ -113,8 +113,8 @@ static enum tdm_status read_targets(const struct tdm_from_reading *r, const char
             json_string_value(json_is_array(value) ? json_array_get(value, i) : value);
         if (name != NULL && (strcmp(name, "*_proj") == 0 || strcmp(name, "*proj") == 0))
             return tdm_from_pair(r, "lora_targets", "all");
-        name += name != NULL && *name == '*' ? 1 : 0;
-        name += name != NULL && *name == '.' ? 1 : 0;
+        if (name != NULL && *name == '*')
+            name += name[1] == '.' ? 2 : 1;
         if (name == NULL || strstr(name, "_proj") == NULL || strchr(name, '*') != NULL ||
             strlen(name) > TARGET_MOST || used + TARGET_MOST + 2 > TARGETS_BYTES)
             return tdm_from_bad(r, path, value, "expected projections, as \"*_proj\"");
