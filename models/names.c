@@ -67,6 +67,7 @@ static const struct {
     {"granite-3.2-2b", "granite-3.1-2b"},
     {"granite-3.2-8b", "granite-3.1-8b"},
     {"hermes-2-pro-llama-3-8b", "llama-3-8b"},
+    {"hermes-2-pro-mistral-7b", "mistral-7b-v0.1"},
     {"hermes-3-llama-3.1-405b", "llama-3.1-405b"},
     {"hermes-3-llama-3.1-70b", "llama-3.1-70b"},
     {"hermes-3-llama-3.1-8b", "llama-3.1-8b"},
@@ -79,6 +80,7 @@ static const struct {
     {"llama-3-70b", "llama-3.1-70b"},
     {"llama-3.1-nemotron-70b", "llama-3.1-70b"},
     {"llama-3.1-nemotron-nano-8b-v1", "llama-3.1-8b"},
+    {"llama-3.1-storm-8b", "llama-3.1-8b"},
     {"llama-3.1-tulu-3-405b", "llama-3.1-405b"},
     {"llama-3.1-tulu-3-70b", "llama-3.1-70b"},
     {"llama-3.1-tulu-3-8b", "llama-3.1-8b"},
@@ -133,6 +135,7 @@ static const struct {
     {"phi-4-plus", "phi-4"},
     {"qwen2-0.5b", "qwen2.5-0.5b"},
     {"qwen2-1.5b", "qwen2.5-1.5b"},
+    {"qwen2-70b", "qwen2.5-72b"},
     {"qwen2-72b", "qwen2.5-72b"},
     {"qwen2-7b", "qwen2.5-7b"},
     {"qwen2-math-1.5b", "qwen2.5-1.5b"},
@@ -225,14 +228,14 @@ static const char *const dropped[] = {
     "8k",      "16k",      "32k",  "64k",   "128k",     "200k",    "262k",      NULL};
 
 /* Words about quantized weights. */
-static const char *const quantized[] = {"bnb",  "4bit",  "8bit",    "gptq", "awq", "int4",
-                                        "int8", "w4a16", "w8a8",    "fp8",  "nf4", "nvfp4",
-                                        "gguf", "qat",   "dynamic", NULL};
+static const char *const quantized[] = {"bnb",  "4bit",  "8bit",    "gptq",  "awq", "int4",
+                                        "int8", "w4a16", "w8a8",    "fp8",   "nf4", "nvfp4",
+                                        "gguf", "qat",   "dynamic", "block", NULL};
 
 /* Endings of names whose publishers all store the weights alike, so that the ending says what the
- * config beside them says. Sources: the quantization_config that unsloth writes for
- * "-bnb-4bit" (unsloth/models/llama.py: nf4, double quantization) and bitsandbytes' "-bnb-8bit";
- * Qwen's pages of AWQ, GPTQ-Int4 (groups of 128) and FP8. */
+ * config beside them says. Sources: unsloth 015bdef0, unsloth/models/llama.py (nf4, double
+ * quantization) and mapper.py (names); the quant_config.json of AWQ and GPTQ weights (groups of
+ * 128). */
 static const struct {
     const char *ending;
     struct tdm_base_weights weights;
@@ -242,6 +245,8 @@ static const struct {
     {"-awq", {.kind = TDM_BASE_AWQ, .group = 128}},
     {"-gptq-int4", {.kind = TDM_BASE_GPTQ, .group = 128}},
     {"-fp8", {.stored = TDM_STORED_FP8}},
+    {"-fp8-dynamic", {.stored = TDM_STORED_FP8}},
+    {"-fp8-block", {.stored = TDM_STORED_FP8}},
 };
 
 static bool ends_in(const char *name, const char *ending)
@@ -327,6 +332,7 @@ static const struct {
     {"internlm", "InternLM", "llama-3.1-8b", "its own code joins q, k and v"},
     {"jamba", "Jamba", "granite-4.0-h-tiny", "Mamba-1"},
     {"mamba", "Mamba", "nemotron-h-8b", "no attention"},
+    {"mistral-small-instruct-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
     {"minicpm", "MiniCPM", "granite-3.1-2b", "its own code"},
     {"minimax-m2", "MiniMax M2", "qwen3-235b-a22b", "norms over all heads"},
     {"minimax", "MiniMax", "mixtral-8x22b", "linear attention"},
@@ -341,6 +347,16 @@ static const struct {
     {"starcoder2", NULL, NULL, NULL},
     {"wizardcoder-15b", "StarCoder 1", "gpt2-xl", "one head of K and V"},
 };
+
+/* Does the date of a name, which the plain name lacks, say more than when it was trained? */
+static bool is_dated(const char *name)
+{
+    static const char *const starts[] = {"olmo-1b-0", "olmo-7b-0", "mistral-small-instruct-2409"};
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++)
+        if (strncasecmp(name, starts[i], strlen(starts[i])) == 0)
+            return true;
+    return false;
+}
 
 /* NULL: the name begins as no family of the table. */
 static const char *foreign_words(const char *plain, char out[FOREIGN_BYTES])
@@ -395,16 +411,17 @@ static enum tdm_status refuse_quantized(const char *name, const char *meant, str
 enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
                                      struct tdm_base_weights *weights, struct tdm_error *err)
 {
-    char **owned, plain[PLAIN_BYTES], words[FOREIGN_BYTES];
+    char **owned, plain[PLAIN_BYTES];
     bool is_quantized;
     enum tdm_status status = tdm_model_names(&owned, err);
     if (status != TDM_OK)
         return status;
     const char *const *names = (const char *const *)owned;
     const char *meant = meant_of(plain_name(name, plain, &is_quantized), names);
-    if (strncasecmp(plain, "olmo-", 5) == 0 &&
-        foreign_words(without_publisher(name), words) != NULL)
-        meant = NULL; /* here the date, which the plain name lacks, says more than the training */
+    if (is_dated(without_publisher(name)))
+        meant = NULL;
+    if (meant == NULL && strcasecmp(plain, "mistral-7b") == 0 && without_publisher(name) != name)
+        meant = "mistral-7b-v0.1"; /* of those who train it further: unsloth, HuggingFaceH4 */
     char *version = strrchr(plain, '-');
     if (meant == NULL && version != NULL && (version[1] == 'v' || version[1] == 'V')) {
         *version = '\0';

@@ -917,6 +917,8 @@ static void test_quantized_names(void **state)
         {"unsloth/Llama-3.2-1B-bnb-8bit", "llama-3.2-1b", {.kind = TDM_BASE_INT8}},
         {"Qwen/Qwen3-8B-AWQ", "qwen3-8b", {.kind = TDM_BASE_AWQ, .group = 128}},
         {"Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", {.kind = TDM_BASE_GPTQ, .group = 128}},
+        {"unsloth/mistral-7b-bnb-4bit", "mistral-7b-v0.1", {.kind = TDM_BASE_NF4_DOUBLE}},
+        {"unsloth/Llama-3.2-1B-Instruct-FP8-Dynamic", "llama-3.2-1b", {.stored = TDM_STORED_FP8}},
         {"Qwen/Qwen3-1.7B-FP8", "qwen3-1.7b", {.stored = TDM_STORED_FP8}},
         {"Qwen/Qwen3-8B", "qwen3-8b", {0}},
     };
@@ -993,6 +995,9 @@ static void test_other_names(void **state)
                                   "that are, pythia-6.9b is nearest");
     assert_int_equal(tdm_model_load("allenai/OLMo-7B-0724-hf", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "may be clipped");
+    assert_int_equal(tdm_model_load("mistralai/Mistral-Small-Instruct-2409", &model, &err),
+                     TDM_INPUT);
+    assert_contains(err.hint, "codestral-22b is nearest");
     assert_int_equal(tdm_model_load("MiniMaxAI/MiniMax-M2", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "qwen3-235b-a22b is nearest");
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
