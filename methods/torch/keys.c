@@ -367,6 +367,7 @@ static const char *settled_quantization(const struct tdm_key_case *c, char *text
 }
 
 #define USUAL_GROUP 128u
+#define FLOAT8_BLOCK 128u
 
 static uint64_t usual_labels(const struct tdm_model *model)
 {
@@ -607,10 +608,10 @@ const struct tdm_method_key tdm_keys_adapters[] = {
 
 /* torchao's Float8LinearConfig, by the names of its recipes. */
 const struct tdm_method_key tdm_keys_float8[] = {
-    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp|te", "none",
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp|te|blockwise", "none",
      "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes; te: "
-     "by Transformer Engine as accelerate has it, with the head's",
-     tdm_key_read_choice, FIELD(torch.float8)},
+     "by Transformer Engine as accelerate has it, with the head's; blockwise: by Float8BlockwiseLinear",
+     tdm_key_read_choice, FIELD(torch.float8), .unmeasured = "blockwise"},
     {.name = NULL},
 };
 
@@ -694,6 +695,26 @@ static enum tdm_status check_te(const struct tdm_model *model,
                         "--context: Transformer Engine's products of 8 bits need tokens that %u "
                         "divides",
                         TE_ROWS);
+    return TDM_OK;
+}
+
+/* Float8BlockwiseLinear takes bf16 alone, and whole blocks. */
+static enum tdm_status check_blockwise(const struct tdm_model *model,
+                                       const struct tdm_torch_settings *torch,
+                                       struct tdm_error *err)
+{
+    const bool whole = model->hidden % FLOAT8_BLOCK == 0 &&
+                       model->intermediate % FLOAT8_BLOCK == 0 &&
+                       (uint64_t)model->kv_heads * model->head_dim % FLOAT8_BLOCK == 0 &&
+                       (uint64_t)model->query_heads * model->head_dim % FLOAT8_BLOCK == 0;
+    if (!whole)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: blockwise needs projections of multiples of %u, "
+                        "which those of %s are not",
+                        FLOAT8_BLOCK, model->name);
+    if (torch->fp32_weights && torch->wrapper != &tdm_fsdp_wrapper)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: blockwise takes weights of bf16 alone");
     return TDM_OK;
 }
 
@@ -851,6 +872,9 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
         return tdm_fail(err, TDM_USAGE,
                         "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->float8 == TDM_FLOAT8_BLOCKWISE &&
+        (status = check_blockwise(model, torch, err)) != TDM_OK)
+        return status;
     if (torch->float8 == TDM_FLOAT8_TE && (status = check_te(model, settings, err)) != TDM_OK)
         return status;
     if (torch->fsdp.gathers_float8 && torch->fsdp.offload)

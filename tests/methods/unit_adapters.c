@@ -274,6 +274,27 @@ static void galore_of_8_bits_by_hand(void **state)
                 gradients / 10 * 9);
 }
 
+/* Products of 8 bits with scales of blocks keep what products of bf16 keep: inputs and weights.
+ * What they cast lives until both gradients are there. The largest is the MLP's: 8-bit copies of a
+ * gradient twice, of a weight and of an input, less what the attention's backward has. */
+static void blocks_of_8_bits_by_hand(void **state)
+{
+    static const char *const plain[] = {"optimizer=none", "logits=base", NULL},
+                             *const blocks[] = {"optimizer=none", "logits=base",
+                                                "float8_recipe=blockwise", NULL};
+    const struct tdm_method_prediction p = predict(plain), b = predict(blocks);
+    const struct tdm_torch_step *without = &p.steps[2].torch, *with = &b.steps[2].torch;
+    const uint64_t casts = 2 * TOKENS * INTERMEDIATE + INTERMEDIATE * HIDDEN + TOKENS * HIDDEN,
+                   scales = (2 * TOKENS * INTERMEDIATE + TOKENS * HIDDEN) / 128 * 4 +
+                            INTERMEDIATE * HIDDEN / (128 * 128) * 4;
+    (void)state;
+    assert_int_equal(with->end_bytes[TDM_PHASE_FORWARD] - with->before_bytes,
+                     without->end_bytes[TDM_PHASE_FORWARD] - without->before_bytes);
+    const uint64_t more =
+        with->highest_bytes[TDM_PHASE_BACKWARD] - without->highest_bytes[TDM_PHASE_BACKWARD];
+    assert_in_range(more, casts / 2, casts + scales + 8 * UNSPLIT);
+}
+
 /* Adafactor keeps a row and a column of sums. While it steps a parameter in bf16, it has gradient,
  * parameter and two tensors of that size in fp32, and the update of the parameter before. */
 static void adafactor_by_hand(void **state)
@@ -528,6 +549,7 @@ int main(void)
         cmocka_unit_test(copies_are_trained),
         cmocka_unit_test(states_of_8_bits_by_hand),
         cmocka_unit_test(galore_of_8_bits_by_hand),
+        cmocka_unit_test(blocks_of_8_bits_by_hand),
         cmocka_unit_test(adafactor_by_hand),
         cmocka_unit_test(inputs_of_8_bits_stay),
         cmocka_unit_test(multiplied_inputs_stay),
