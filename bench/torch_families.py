@@ -7,8 +7,9 @@ step peaks are those of a GPU, but for the scratch of kernels. Kernels that a CP
 DeltaNets and of Mamba-2) allocate what their sources do. tests/data/families.csv has the figures,
 tests/methods/unit_families compares them with predictions:
 
-    bench/torch_families.py tests/data/configs/families/*.json > tests/data/families.csv
+    OMP_NUM_THREADS=1 bench/torch_families.py tests/data/configs/families/*.json > tests/data/families.csv
 
+With several threads products of a CPU take scratch that a GPU does not: OMP_NUM_THREADS=1.
 Needs torch and transformers; exits with 77 without them.
 """
 import json

@@ -648,7 +648,7 @@ static const struct tdm_option options[] = {
      .repeats = true,
      .values = TDM_VALUES_FILES,
      .help =
-         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan, torchtune or LitGPT "
+         "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan, torchtune, LitGPT or NeMo Automodel "
          "config, TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments, a "
          "script that launches one; may be repeated",
      .details =

@@ -120,7 +120,15 @@ static enum tdm_status read_main_dtype(const struct tdm_from_reading *r, const c
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    return tdm_from_is(value, "adam") ? TDM_OK : tdm_from_bad(r, path, value, "adam is known");
+    if (tdm_from_is(value, "adam"))
+        return TDM_OK;
+    if (!tdm_from_is(value, "muon") && !tdm_from_is(value, "dist_muon"))
+        return tdm_from_bad(r, path, value, "adam, muon and dist_muon are known");
+    /* dist_muon: layer_wise_optimizer.py, where ranks of one sequence set share the parameters */
+    enum tdm_status status = tdm_from_pair(r, "optimizer", "muon");
+    return status == TDM_OK && tdm_from_is(value, "dist_muon")
+               ? tdm_from_lack(r, path, "data-parallel ranks are predicted with all states")
+               : status;
 }
 
 /* rope or learned_absolute. */

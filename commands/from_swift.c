@@ -298,11 +298,15 @@ static enum tdm_status settle_megatron(const struct tdm_from_reading *r)
     } defaults[] = {{"tensor_model_parallel_size", "1"},    {"context_parallel_size", "1"},
                     {"recompute_granularity", "selective"}, {"use_distributed_optimizer", "yes"},
                     {"cross_entropy_loss_fusion", "yes"},   {"attention_backend", "flash"}};
+    enum { DIVIDES = 3 }; /* use_distributed_optimizer */
+    const json_t *optimizer = said(r, "optimizer");
+    const bool muon = tdm_from_is(optimizer, "muon") || tdm_from_is(optimizer, "dist_muon");
     enum tdm_status status = TDM_OK;
     r->from->method = "megatron-cp";
     for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]) && status == TDM_OK; i++)
         if (said(r, defaults[i].key) == NULL)
-            status = tdm_from_pair(r, defaults[i].key, defaults[i].value);
+            status =
+                tdm_from_pair(r, defaults[i].key, muon && i == DIVIDES ? "no" : defaults[i].value);
     if (status == TDM_OK && has_experts(r) && said(r, "expert_tensor_parallel_size") == NULL)
         status = tdm_from_pair(r, "expert_tensor_parallel_size", "1");
     return status;

@@ -40,7 +40,8 @@ libcommands_a_SOURCES = \
 	commands/predict_from.c commands/predict_from.h \
 	commands/from_axolotl.c commands/from_changes.c commands/from_launch.c commands/from_megatron.c \
 	commands/from_litgpt.c commands/from_llamafactory.c \
-	commands/from_torchtitan.c commands/from_torchtune.c commands/from_training.c commands/from_rules.h \
+	commands/from_automodel.c commands/from_rules.h commands/from_torchtitan.c \
+	commands/from_torchtune.c commands/from_training.c \
 	commands/from_apply.c commands/from_file.c commands/from_file.h \
 	commands/from_script.c commands/from_swift.c commands/from_shape.c commands/from_shape.h \
 	commands/predict_json.c \

@@ -17,9 +17,9 @@
 /* The first kind of which a file has a sign. Files of Axolotl and TRL have keys of
  * TrainingArguments and of adapters too. */
 static const struct tdm_from_kind *const kinds[] = {
-    &tdm_from_axolotl,      &tdm_from_accelerate, &tdm_from_megatron, &tdm_from_torchtune,
-    &tdm_from_torchtitan,   &tdm_from_litgpt,     &tdm_from_swift,    &tdm_from_deepspeed,
-    &tdm_from_llamafactory, &tdm_from_training,   &tdm_from_adapter};
+    &tdm_from_axolotl,   &tdm_from_accelerate,   &tdm_from_megatron, &tdm_from_torchtune,
+    &tdm_from_automodel, &tdm_from_torchtitan,   &tdm_from_litgpt,   &tdm_from_swift,
+    &tdm_from_deepspeed, &tdm_from_llamafactory, &tdm_from_training, &tdm_from_adapter};
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
@@ -615,10 +615,11 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
     r.root = root;
     if (status == TDM_OK && r.kind == NULL) {
         tdm_fail(err, TDM_INPUT, "%s: is none of the files that --from reads", path);
-        status =
-            tdm_hint(err, "a DeepSpeed or accelerate config, TrainingArguments, an "
-                          "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
-                          "config of torchtitan, torchtune or LitGPT, a script with arguments");
+        status = tdm_hint(
+            err, "a DeepSpeed or accelerate config, TrainingArguments, an "
+                 "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
+                 "config of torchtitan, torchtune, LitGPT or NeMo Automodel, a script with "
+                 "arguments");
     } else if (status == TDM_OK) {
         status = tdm_from_change(&r, root);
         if (status == TDM_OK)

@@ -38,6 +38,8 @@ static const struct alias {
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
     {"optimizer", "galore_adamw", "optimizer", "galore"},
+    {"optim", "galore_adamw_8bit", "optimizer", "galore-8bit"},
+    {"optimizer", "galore_adamw_8bit", "optimizer", "galore-8bit"},
     {"bf16", "true", "autocast", "bf16"},
     {"bf16", "false", "autocast", "no"},
     {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */

@@ -48,6 +48,8 @@ enum windows {
 #define PART_TEXT_ALONE OWN_PART(19)      /* what it has beside the language model is not counted */
 #define PART_USE_QK_NORM OWN_PART(20)     /* use_qk_norm says whether heads are normed */
 #define PART_QWEN OWN_PART(21)            /* names of Qwen 1's fields */
+#define PART_OPT OWN_PART(22)             /* names of OPT's fields */
+#define PART_BARE_NORMS OWN_PART(23)
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -142,6 +144,8 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_MIXTRAL},
     {"NemotronHForCausalLM", "nemotron_h", 4096, 128, false, false, WINDOWS_NONE,
      TDM_PART_PLAIN_MLP | TDM_PART_ONE_MIXER | TDM_PART_NO_ANGLES, TDM_FAMILY_DENSE},
+    {"OlmoForCausalLM", "olmo", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_WIDE_ROPE | PART_BARE_NORMS, TDM_FAMILY_DENSE},
     {"Olmo2ForCausalLM", "olmo2", 2048, 0, false, true, WINDOWS_NONE,
      PART_POST_NORMS | PART_WHOLE_QK_NORM | TDM_PART_NO_PRE_NORMS | TDM_PART_WIDE_NORMS |
          TDM_PART_WIDE_ROPE,
@@ -152,6 +156,10 @@ static const struct architecture architectures[] = {
      TDM_FAMILY_DENSE},
     {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE,
      PART_EXPERTS | PART_WHOLE_QK_NORM, TDM_FAMILY_OLMOE},
+    {"OPTForCausalLM", "opt", 2048, 0, true, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_POSITIONS | PART_TIED |
+         PART_OPT,
+     TDM_FAMILY_DENSE},
     {"PhiForCausalLM", "phi", 2048, 0, true, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_BIASES |
          TDM_PART_CUT_ROPE | TDM_PART_HEAD_BIAS | PART_HALF_ROPE,
@@ -258,7 +266,6 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
                  {"ChatGLM", "GlmForCausalLM"},
                  {"NemotronFor", "ArceeForCausalLM"},
                  {"PaliGemma", "GemmaForCausalLM"},
-                 {"OPT", "GPT2LMHeadModel"},
                  {"GPTJ", "PhiForCausalLM"},
                  {"Bloom", "GPTNeoXForCausalLM"},
                  {"MPT", "GPTNeoXForCausalLM"},
@@ -385,6 +392,7 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_GELU] = {"gelu", "exact GELU", " exact gelu"},
     [TDM_ACTIVATION_GELU_NEW] = {"gelu_new", "GELU of single operations", " gelu_new"},
     [TDM_ACTIVATION_GELU_FAST] = {"gelu_fast", "GELU of more operations", " gelu_fast"},
+    [TDM_ACTIVATION_RELU] = {"relu", "ReLU", " relu"},
     [TDM_ACTIVATION_RELU2] = {"relu2", "squared ReLU", " relu2"},
     [TDM_ACTIVATION_XIELU] = {"xielu", "xIELU", " xielu"},
 };
@@ -396,8 +404,10 @@ static bool has_activation(uint64_t parts, enum tdm_activation activation)
     if ((parts & (TDM_PART_PLAIN_MLP | TDM_PART_LAYER_NORMS)) == TDM_PART_PLAIN_MLP)
         return activation == TDM_ACTIVATION_RELU2 ||
                (activation == TDM_ACTIVATION_XIELU && (parts & PART_XIELU) != 0);
+    if ((parts & PART_OPT) != 0)
+        return activation >= TDM_ACTIVATION_GELU && activation <= TDM_ACTIVATION_RELU;
     if ((parts & TDM_PART_PLAIN_MLP) != 0)
-        return activation != TDM_ACTIVATION_SILU && activation < TDM_ACTIVATION_RELU2;
+        return activation != TDM_ACTIVATION_SILU && activation < TDM_ACTIVATION_RELU;
     if (parts == 0)
         return activation <= TDM_ACTIVATION_GELU_TANH;
     return activation == (gemma ? TDM_ACTIVATION_GELU_TANH : TDM_ACTIVATION_SILU);
@@ -412,7 +422,7 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
         gemma && !tdm_json_has(reader, "hidden_act") ? "hidden_activation" : "hidden_act";
     if (gemma && tdm_json_has(reader, "hidden_activation"))
         key = "hidden_activation";
-    if ((parts & PART_GPT2) != 0)
+    if ((parts & (PART_GPT2 | PART_OPT)) != 0)
         key = "activation_function";
     if ((parts & TDM_PART_ONE_MIXER) != 0)
         key = "mlp_hidden_act";
@@ -421,6 +431,7 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
         tdm_json_string_or(reader, key,
                            types[(parts & PART_XIELU) != 0  ? TDM_ACTIVATION_XIELU
                                  : (parts & PART_GPT2) != 0 ? TDM_ACTIVATION_GELU_NEW
+                                 : (parts & PART_OPT) != 0  ? TDM_ACTIVATION_RELU
                                  : gemma                    ? TDM_ACTIVATION_GELU_TANH
                                  : (parts & TDM_PART_PLAIN_MLP) != 0
                                      ? layer_norms ? TDM_ACTIVATION_GELU : TDM_ACTIVATION_RELU2
@@ -466,6 +477,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_bool_or(reader, biases[i], false))
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
+    if ((architecture->parts & PART_BARE_NORMS) != 0 && tdm_json_has(reader, "clip_qkv"))
+        tdm_json_fail(reader, "clip_qkv", "is given; q, k and v that are clipped are not known");
     if ((architecture->parts & PART_QWEN) != 0 && !tdm_json_bool_or(reader, "no_bias", true))
         tdm_json_fail(reader, "no_bias",
                       "is false, which is not supported; only q, k and v may have biases");
@@ -700,6 +713,24 @@ static void refuse_falcon(struct tdm_json_reader *reader)
                           needed[i].value ? "false" : "true");
 }
 
+/* OPT: positions have two rows before the first; q is multiplied before it is split. The 350M's
+ * layers, which are normed behind their modules and narrower at both ends, are not known. */
+static void read_opt(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    static const char *const needed[] = {"do_layer_norm_before", "enable_bias",
+                                         "layer_norm_elementwise_affine"};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+        if (!tdm_json_bool_or(reader, needed[i], true))
+            tdm_json_fail(reader, needed[i], "is false, which is not known of OPT");
+    if (tdm_json_count_or(reader, "word_embed_proj_dim", 1, TDM_DIMENSION_LIMIT, model->hidden) !=
+        model->hidden)
+        tdm_json_fail(reader, "word_embed_proj_dim",
+                      "is not hidden_size, which is not known of OPT");
+    model->dropout = tdm_json_number_or(reader, "dropout", 0, 1, DROPOUT_DEFAULT);
+    model->scaled_heads = true;
+    model->spare_places = 2;
+}
+
 /* GPT-2 has dropout of its values and of its attention's weights. */
 static void read_gpt2(struct tdm_json_reader *reader, struct tdm_model *model)
 {
@@ -724,6 +755,7 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     model->scaled_embedding = (parts & PART_SCALED_EMBEDDING) != 0;
     model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
     model->whole_qk_norm = (parts & PART_WHOLE_QK_NORM) != 0;
+    model->bare_norms = (parts & PART_BARE_NORMS) != 0;
     model->two_norms = (parts & PART_NEOX) != 0;
     if ((parts & PART_NEOX) != 0 && !tdm_json_bool_or(reader, "use_parallel_residual", true))
         model->parts &= ~(uint32_t)TDM_PART_PARALLEL;
@@ -751,6 +783,8 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     model->attention_dropout = tdm_json_number_or(reader, "attention_dropout", 0, 1, 0);
     if (is_gpt2(architecture))
         read_gpt2(reader, model);
+    if ((parts & PART_OPT) != 0)
+        read_opt(reader, model);
     if (strcmp(architecture->model_type, "starcoder2") == 0) {
         model->dropout = tdm_json_number_or(reader, "residual_dropout", 0, 1, 0);
         model->embedding_dropout = tdm_json_number_or(reader, "embedding_dropout", 0, 1, 0);
@@ -788,6 +822,7 @@ static const char *width_key(struct tdm_json_reader *reader,
 {
     return architecture->family == TDM_FAMILY_LLAMA4           ? "intermediate_size_mlp"
            : architecture->family == TDM_FAMILY_GRANITE_HYBRID ? "shared_intermediate_size"
+           : (architecture->parts & PART_OPT) != 0             ? "ffn_dim"
            : (architecture->parts & PART_LFM2) != 0 && tdm_json_has(reader, "block_ff_dim")
                ? "block_ff_dim"
                : "intermediate_size";

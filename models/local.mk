@@ -27,16 +27,19 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/byte-1m.json \
 	models/configs/codellama-13b.json \
 	models/configs/codellama-34b.json \
+	models/configs/codellama-70b.json \
 	models/configs/codellama-7b.json \
+	models/configs/codeqwen1.5-7b.json \
 	models/configs/codestral-22b.json \
 	models/configs/command-r-plus.json \
 	models/configs/command-r-v01.json \
 	models/configs/command-r7b.json \
+	models/configs/deepseek-coder-33b.json \
 	models/configs/deepseek-coder-6.7b.json \
 	models/configs/deepseek-llm-7b.json \
 	models/configs/deepseek-r1-distill-qwen-1.5b.json \
-	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v2-lite.json \
+	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v3.json \
 	models/configs/ernie-4.5-0.3b.json \
 	models/configs/falcon-7b.json \
@@ -57,15 +60,15 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gemma-7b.json \
 	models/configs/glm-4-32b.json \
 	models/configs/glm-4-9b.json \
-	models/configs/glm-4.5.json \
 	models/configs/glm-4.5-air.json \
+	models/configs/glm-4.5.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \
-	models/configs/gpt2.json \
 	models/configs/gpt2-large.json \
 	models/configs/gpt2-medium.json \
 	models/configs/gpt2-xl.json \
+	models/configs/gpt2.json \
 	models/configs/granite-3.1-2b.json \
 	models/configs/granite-3.1-8b.json \
 	models/configs/granite-3.3-2b.json \
@@ -106,24 +109,35 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/moonlight-16b-a3b.json \
 	models/configs/nemotron-h-8b.json \
 	models/configs/nemotron-nano-9b-v2.json \
+	models/configs/olmo-1b.json \
 	models/configs/olmo-2-13b.json \
 	models/configs/olmo-2-1b.json \
 	models/configs/olmo-2-32b.json \
 	models/configs/olmo-2-7b.json \
+	models/configs/olmo-3-32b.json \
 	models/configs/olmo-3-7b.json \
+	models/configs/olmo-7b.json \
 	models/configs/olmoe-1b-7b.json \
 	models/configs/open-llama-3b.json \
+	models/configs/opt-1.3b.json \
+	models/configs/opt-125m.json \
+	models/configs/opt-13b.json \
+	models/configs/opt-30b.json \
+	models/configs/opt-6.7b.json \
+	models/configs/opt-66b.json \
 	models/configs/phi-1.5.json \
 	models/configs/phi-2.json \
 	models/configs/phi-3-medium.json \
 	models/configs/phi-3-mini.json \
-	models/configs/phi-4.json \
 	models/configs/phi-4-mini.json \
+	models/configs/phi-4.json \
 	models/configs/pythia-1.4b.json \
 	models/configs/pythia-12b.json \
+	models/configs/pythia-14m.json \
 	models/configs/pythia-160m.json \
 	models/configs/pythia-1b.json \
 	models/configs/pythia-2.8b.json \
+	models/configs/pythia-31m.json \
 	models/configs/pythia-410m.json \
 	models/configs/pythia-6.9b.json \
 	models/configs/pythia-70m.json \
@@ -131,9 +145,17 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen-14b.json \
 	models/configs/qwen-72b.json \
 	models/configs/qwen-7b.json \
+	models/configs/qwen1.5-0.5b.json \
+	models/configs/qwen1.5-1.8b.json \
+	models/configs/qwen1.5-110b.json \
 	models/configs/qwen1.5-14b.json \
+	models/configs/qwen1.5-32b.json \
+	models/configs/qwen1.5-4b.json \
+	models/configs/qwen1.5-72b.json \
 	models/configs/qwen1.5-7b.json \
 	models/configs/qwen1.5-moe-a2.7b.json \
+	models/configs/qwen2-57b-a14b.json \
+	models/configs/qwen2-vl-7b.json \
 	models/configs/qwen2.5-0.5b.json \
 	models/configs/qwen2.5-1.5b.json \
 	models/configs/qwen2.5-14b.json \
@@ -152,7 +174,15 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-32b.json \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json \
+	models/configs/qwen3-coder-480b-a35b.json \
 	models/configs/qwen3-next-80b-a3b.json \
+	models/configs/qwen3-vl-235b-a22b.json \
+	models/configs/qwen3-vl-2b.json \
+	models/configs/qwen3-vl-30b-a3b.json \
+	models/configs/qwen3-vl-32b.json \
+	models/configs/qwen3-vl-4b.json \
+	models/configs/qwen3-vl-8b.json \
+	models/configs/redpajama-incite-3b.json \
 	models/configs/seed-oss-36b.json \
 	models/configs/smollm2-1.7b.json \
 	models/configs/smollm2-135m.json \

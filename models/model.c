@@ -241,8 +241,15 @@ enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **mod
     struct stat info;
     if (model_or_path[0] == '\0' || stat(model_or_path, &info) != 0) {
         char meant[sizeof((*model)->name)];
-        status = tdm_model_find_meant(model_or_path, meant, sizeof(meant), err);
-        return status == TDM_OK ? tdm_model_load(meant, model, err) : status;
+        struct tdm_base_weights weights = {0};
+        status = tdm_model_find_meant(model_or_path, meant, sizeof(meant), &weights, err);
+        if (status == TDM_OK)
+            status = tdm_model_load(meant, model, err);
+        if (status == TDM_OK && (weights.kind != TDM_BASE_WHOLE || weights.stored != 0)) {
+            (*model)->base = weights;
+            (*model)->sized_only |= weights.kind != TDM_BASE_WHOLE;
+        }
+        return status;
     }
     char name[sizeof((*model)->name)];
     name_from_path(model_or_path, name, sizeof(name));

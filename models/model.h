@@ -43,6 +43,7 @@ enum tdm_activation {
     TDM_ACTIVATION_GELU,      /* exact; of predictions alone, as is the next */
     TDM_ACTIVATION_GELU_NEW,  /* by tanh, of single operations */
     TDM_ACTIVATION_GELU_FAST, /* the same, of more operations */
+    TDM_ACTIVATION_RELU,      /* OPT */
     TDM_ACTIVATION_RELU2,     /* the square of relu */
     TDM_ACTIVATION_XIELU,     /* with two trained numbers, of single operations: Apertus */
     TDM_ACTIVATIONS
@@ -320,7 +321,10 @@ struct tdm_model {
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
     double dropout, attention_dropout; /* of a training's values and scores; 0: none */
     double embedding_dropout;
-    bool two_norms; /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
+    bool bare_norms;       /* LayerNorm in fp32 without weights: OLMo 1 */
+    bool scaled_heads;     /* q is multiplied by a number before it is split into heads: OPT */
+    uint32_t spare_places; /* rows of learned positions that no token takes: OPT has 2 */
+    bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */

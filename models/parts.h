@@ -61,9 +61,11 @@ void tdm_delta_read_layers(struct tdm_json_reader *reader, struct tdm_model *mod
 void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model);
 
 /* Writes the name of the shipped model that another name means, such as Qwen/Qwen2.5-7B-Instruct.
- * TDM_INPUT: there is none, or the name is of quantized weights (models/names.c). */
+ * If the name says how the weights are quantized ("-bnb-4bit"), that is written to *weights, which
+ * else stays as it is. TDM_INPUT: no model is meant, or it has quantized weights of which the name
+ * does not say enough (models/names.c). */
 enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_bytes,
-                                     struct tdm_error *err);
+                                     struct tdm_base_weights *weights, struct tdm_error *err);
 
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model);

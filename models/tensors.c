@@ -178,7 +178,7 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     case SIDE_GATE_UP_OF_EXPERT:
         return UINT64_C(2) * model->experts.intermediate;
     case SIDE_POSITIONS:
-        return model->max_context;
+        return model->max_context + model->spare_places;
     case SIDE_DELTA_HEADS:
         return delta->value_heads;
     case SIDE_DELTA_QKV:
@@ -229,6 +229,9 @@ static bool is_of_mlp(enum tdm_role role)
 /* Does a unit hold a tensor of this role? */
 static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role role)
 {
+    if (model->bare_norms && (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM ||
+                              role == TDM_ROLE_FINAL_NORM))
+        return false;
     if (unit == tdm_model_embedding_unit(model))
         return role == TDM_ROLE_EMBEDDING ||
                (role == TDM_ROLE_POSITIONS && (model->parts & TDM_PART_POSITIONS) != 0);
@@ -463,6 +466,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
     } parts[] = {{model->text_alone, "the language model of one of pictures and text"},
                  {model->layer_kinds[0].post_norms, "norms behind attention and MLP"},
                  {model->offset_norms, "norms that multiply by 1 + weight"},
+                 {model->bare_norms, "norms without weights"},
                  {model->scaled_embedding, "embeddings times the root of hidden_size"},
                  {model->attention_softcap > 0, "capped attention scores"},
                  {model->logits_softcap > 0, "capped logits"},

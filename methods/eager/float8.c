@@ -2,11 +2,13 @@
 /* Casts to 8 bits and the products of what was cast. */
 #include "methods/eager/float8.h"
 
+#include "base/size.h"
 #include "methods/eager/dtypes.h"
 #include "methods/eager/ops.h"
 
 #include <stddef.h>
 
+#define BLOCK 128u /* elements of a row with one scale */
 #define FP64 8u
 
 /* ---- casts ---- */
@@ -200,12 +202,74 @@ static void float8_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, x);
 }
 
+/* ---- scales of blocks: torchao 36027d82, prototype/blockwise_fp8_training/linear.py
+ * (fp8_blockwise_mm) and kernels.py, whose Triton kernels scale and cast at once ---- */
+
+/* `of`: elements that share a scale. */
+static struct operand cast_blocks(struct tdm_eager *m, const struct tdm_eager_value *x, uint64_t of)
+{
+    struct operand o = {.bits = tdm_value_new(m, x->rows, x->columns, FLOAT8)};
+    o.scale = tdm_value_new(m, tdm_size_ceil_div(tdm_value_elements(x), of), 1, FP32);
+    return o;
+}
+
+static struct tdm_eager_value *block_product(struct tdm_eager *m, uint64_t rows, uint64_t columns)
+{
+    struct tdm_eager_value *y = tdm_value_new(m, rows, columns, BF16);
+    tdm_cublaslt(m);
+    return y;
+}
+
+static void blockwise_backward(struct tdm_eager *m, struct tdm_node *node,
+                               struct tdm_eager_value *const *grads,
+                               struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *x = tdm_node_saved(m, node, LINEAR_X),
+                           *weight = tdm_node_saved(m, node, LINEAR_WEIGHT);
+    struct operand made[4];
+    made[0] = cast_blocks(m, grads[0], BLOCK);
+    made[1] = cast_blocks(m, weight, (uint64_t)BLOCK * BLOCK);
+    results[LINEAR_X] = block_product(m, x->rows, x->columns);
+    made[2] = cast_blocks(m, grads[0], BLOCK);
+    made[3] = cast_blocks(m, x, BLOCK);
+    results[LINEAR_WEIGHT] = block_product(m, weight->rows, weight->columns);
+    for (unsigned i = 0; i < 4; i++)
+        drop_operand(m, made[i]);
+    for (uint32_t i = 0; i < 2; i++)
+        if (!tdm_node_needs(node, i)) {
+            tdm_drop(m, results[i]);
+            results[i] = NULL;
+        }
+    tdm_drop(m, weight);
+    tdm_drop(m, x);
+}
+
+static struct tdm_eager_value *blockwise_linear(struct tdm_eager *m, struct tdm_eager_value *x,
+                                                struct tdm_eager_value *weight,
+                                                struct tdm_eager_value *bias)
+{
+    static const struct tdm_eager_op op = {"fp8_blockwise_mmBackward", false, blockwise_backward};
+    struct tdm_eager_value *inputs[] = {x, weight};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    struct operand a = cast_blocks(m, x, BLOCK),
+                   b = cast_blocks(m, weight, (uint64_t)BLOCK * BLOCK);
+    struct tdm_eager_value *y = block_product(m, x->rows, weight->rows);
+    drop_operand(m, a);
+    drop_operand(m, b);
+    tdm_node_save(m, node, x);
+    tdm_node_save(m, node, weight);
+    tdm_node_finish(m, node, y);
+    return bias == NULL ? y : tdm_replace(m, y, tdm_add(m, y, bias));
+}
+
 struct tdm_eager_value *tdm_float8_linear(struct tdm_eager *m, struct tdm_eager_value *x,
                                           struct tdm_eager_value *weight,
                                           struct tdm_eager_value *bias)
 {
     static const struct tdm_eager_op op = {"matmul_with_hp_or_float8_argsBackward", false,
                                            float8_backward};
+    if (weight->float8 == TDM_FLOAT8_BLOCKWISE)
+        return blockwise_linear(m, x, weight, bias);
     bool rowwise = is_rowwise(weight);
     struct tdm_eager_value *input = m->autocast ? tdm_cast(m, x, BF16) : tdm_take(x);
     struct tdm_eager_value *inputs[] = {input, weight};

@@ -17,6 +17,7 @@ enum tdm_float8 {
     TDM_FLOAT8_ROWWISE,            /* one a row, or a column, of an operand */
     TDM_FLOAT8_ROWWISE_WITH_GW_HP, /* the same; the weight's gradient is a product of bf16 */
     TDM_FLOAT8_TE,                 /* Transformer Engine's module, with delayed scaling */
+    TDM_FLOAT8_BLOCKWISE, /* a scale for 128 elements of a row, for 128 x 128 of a weight */
 };
 
 /* x.to(fp8), with one scale of all elements, which is freed: a value of a byte an element. */

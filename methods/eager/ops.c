@@ -345,6 +345,8 @@ struct tdm_eager_value *tdm_activate(struct tdm_eager *m, enum tdm_activation ac
         return gelu_new(m, x);
     if (activation == TDM_ACTIVATION_GELU_FAST)
         return gelu_fast(m, x);
+    if (activation == TDM_ACTIVATION_RELU)
+        return tdm_relu(m, x);
     if (activation == TDM_ACTIVATION_RELU2)
         return squared_relu(m, x);
     static const struct tdm_eager_op ops[TDM_ACTIVATIONS] = {

@@ -5,7 +5,8 @@
  * all frozen parameters) and of their fp32 gradients. The optimizer has fp32 main parameters and
  * two moments, of all parameters or of this rank's share. Sources:
  * megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
- * optimizer/{distrib_optimizer,optimizer}.py.
+ * optimizer/{distrib_optimizer,optimizer,emerging_optimizers}.py; Muon's step: Emerging-Optimizers
+ * fd772926, orthogonalized_optimizers/{orthogonalized_optimizer,muon_utils}.py.
  */
 #include "methods/megatron/parts.h"
 
@@ -17,6 +18,7 @@
 #define BUCKET_ALIGN 128u
 #define BUCKET_LEAST 40000000u /* elements, if gradients are reduced during the backward */
 #define BUCKET_PER_RANK 1000000u
+#define MUON_STEPS 5u /* muon_num_ns_steps */
 
 #define LAYER_PARAMETERS (18u + 2 * ADAPTED_MODULES)
 #define OTHER_PARAMETERS 5u
@@ -397,6 +399,61 @@ static void copy_gradients(struct tdm_megatron *t)
     t->m->category = TDM_METHOD_WORKSPACE;
 }
 
+/* Does Muon step it? What has two dimensions, but the embeddings and the head. */
+static bool is_of_muon(const struct tdm_megatron *t, const struct megatron_chunk *chunk,
+                       const struct megatron_parameter *p)
+{
+    return t->set.muon && p->rows > 1 && p->columns > 1 && p->place != &chunk->embedding &&
+           p->place != &chunk->positions && p->place != &chunk->head;
+}
+
+/* Newton and Schulz's iteration in bf16 of the whole matrix, which tensor-parallel ranks gather
+ * from each other (tp_mode duplicated). Returns the update, which lives until the next one is made.
+ */
+static struct tdm_eager_value *step_muon(struct tdm_megatron *t, const struct megatron_parameter *p,
+                                         struct tdm_eager_value *before)
+{
+    struct tdm_eager *m = t->m;
+    const uint64_t ranks = t->layout.tensor, elements = p->rows * p->columns,
+                   rows = p->rows < p->columns ? p->rows : p->columns;
+    struct tdm_eager_value *shards = NULL, *whole = NULL;
+    if (ranks > 1) {
+        shards = tdm_value_new(m, elements, ranks, FP32);
+        whole = tdm_value_new(m, elements, ranks, FP32);
+        tdm_drop(m, shards);
+    }
+    struct tdm_eager_value *wide = tdm_value_new(m, elements, ranks, FP32);
+    struct tdm_eager_value *x = tdm_value_new(m, elements, ranks, BF16), *gram = NULL;
+    tdm_drop(m, wide);
+    for (unsigned i = 0; i < MUON_STEPS; i++) {
+        gram = tdm_replace(m, gram, tdm_value_new(m, rows, rows, BF16));
+        struct tdm_eager_value *polynomial = tdm_value_new(m, rows, rows, BF16);
+        x = tdm_replace(m, x, tdm_value_new(m, elements, ranks, BF16));
+        tdm_drop(m, polynomial);
+    }
+    tdm_drop(m, gram);
+    wide = tdm_value_new(m, elements, ranks, FP32);
+    tdm_drop(m, x);
+    tdm_drop(m, whole);
+    for (unsigned i = 0; i < 2; i++) /* times two numbers */
+        wide = tdm_replace(m, wide, tdm_value_new(m, elements, 1, FP32));
+    tdm_drop(m, before);
+    return wide;
+}
+
+static void run_muon(struct tdm_megatron *t)
+{
+    struct tdm_eager_value *update = NULL;
+    t->m->category = TDM_METHOD_OPTIMIZER;
+    t->m->label = (struct tdm_label){.name = "orth_grad", .layer = TDM_NO_LAYER};
+    for (uint64_t c = 0; c < t->layout.chunks && t->set.muon; c++)
+        for (uint32_t i = t->chunks[c].first_trained; i < t->chunks[c].parameter_count; i++)
+            if (is_of_muon(t, &t->chunks[c], &t->chunks[c].parameters[i]))
+                update = step_muon(t, &t->chunks[c].parameters[i], update);
+    tdm_drop(t->m, update);
+    t->m->category = TDM_METHOD_WORKSPACE;
+}
+
 static void make_states(struct tdm_megatron *t)
 {
     t->states_made = true;
@@ -406,7 +463,8 @@ static void make_states(struct tdm_megatron *t)
         for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
             struct megatron_parameter *p = &t->chunks[c].parameters[i];
             const bool narrow[] = {false, t->set.narrow_first, t->set.narrow_second};
-            for (unsigned s = 1; s < 3 && p->own > 0; s++)
+            const unsigned states = is_of_muon(t, &t->chunks[c], p) ? 2 : 3;
+            for (unsigned s = 1; s < states && p->own > 0; s++)
                 p->states[s] = tdm_value_new(t->m, p->own, 1, narrow[s] ? BF16 : FP32);
         }
     t->m->category = TDM_METHOD_WORKSPACE;
@@ -419,6 +477,7 @@ void megatron_optimizer_step(struct tdm_megatron *t)
         copy_gradients(t);
     if (!t->states_made)
         make_states(t);
+    run_muon(t);
 }
 
 void megatron_drop_gradients(struct tdm_megatron *t)

@@ -86,6 +86,7 @@ struct tdm_megatron_settings {
     uint64_t hybrid_tokens; /* ... of which each has at most this many tokens */
     bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments, by
                                                            the precision-aware optimizer ... */
+    bool muon;           /* in place of Adam, for matrices of layers */
     bool reduces_narrow; /* ... or gradients alone, of which the step makes fp32 copies */
     enum tdm_te_recipe float8;
     bool float8_weights; /* weights of its products have no other copy */

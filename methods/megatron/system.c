@@ -358,6 +358,16 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* Muon's states are of whole matrices, which no other rank has a part of. */
+static enum tdm_status check_muon(const struct tdm_megatron_settings *s, struct tdm_error *err)
+{
+    if (!s->muon || !s->distributed_optimizer)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "--set optimizer: Muon with use_distributed_optimizer is not modelled");
+    return tdm_hint(err, "without it every rank has the states of all that it has");
+}
+
 /* Products of 8 bits need dimensions that 16 divides (assert_dim_for_fp8_exec: rows of inputs by
  * 8). Weights of 8 bits alone are those of the distributed optimizer. */
 static enum tdm_status check_float8(const struct tdm_model *model,
@@ -479,6 +489,8 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
         status = check_recompute(&settings->megatron, &l, err);
     if (status == TDM_OK)
         status = check_lora(model, settings, &l, err);
+    if (status == TDM_OK)
+        status = check_muon(&settings->megatron, err);
     if (status == TDM_OK)
         status = check_float8(model, settings, &l, err);
     if (status == TDM_OK)

@@ -49,7 +49,8 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
                                                struct tdm_eager_value **kept)
 {
     const bool narrow_softmax =
-        (t->config->parts & (TDM_PART_POSITIONS | TDM_PART_COMPLEX_ROPE)) != 0;
+        (t->config->parts & TDM_PART_COMPLEX_ROPE) != 0 ||
+        ((t->config->parts & TDM_PART_POSITIONS) != 0 && !t->config->scaled_heads);
     uint64_t tokens = t->settings.tokens + tdm_adapter_prefix_tokens(&t->settings);
     struct tdm_eager_value *keys = repeat_kv(m, t, k, true), *values = repeat_kv(m, t, v, true),
                            *probabilities = NULL;

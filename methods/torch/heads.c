@@ -320,6 +320,8 @@ static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
     for (unsigned i = gated ? 1 : 0; i < 3; i++) {
         if (!together)
             qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (i == 0 && t->config->scaled_heads)
+            qkv[i] = tdm_replace(m, qkv[i], tdm_mul_number(m, qkv[i]));
         if (norms[i] != NULL && !later)
             tdm_label(m, qk_norms[i]);
         if (!whole)

@@ -343,7 +343,7 @@ static bool has_optimizer(const struct tdm_key_case *c)
 
 static bool has_galore(const struct tdm_key_case *c)
 {
-    return c->settings->torch.optimizer == TDM_TORCH_GALORE;
+    return c->settings->torch.optimizer >= TDM_TORCH_GALORE;
 }
 
 static bool has_gradients_on_gpu(const struct tdm_key_case *c)
@@ -355,7 +355,8 @@ static bool has_gradients_on_gpu(const struct tdm_key_case *c)
 static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=cpu",
                                                            has_gradients_on_gpu};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
-static const struct tdm_key_need needs_galore = {"without optimizer=galore", has_galore};
+static const struct tdm_key_need needs_galore = {"without optimizer=galore or galore-8bit",
+                                                 has_galore};
 
 /* ---- tables ---- */
 
@@ -384,6 +385,7 @@ static const char *settled_quantization(const struct tdm_key_case *c, char *text
 }
 
 #define USUAL_GROUP 128u
+#define FLOAT8_BLOCK 128u
 
 static uint64_t usual_labels(const struct tdm_model *model)
 {
@@ -478,11 +480,11 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
      "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
-     "GaLore; none: no step is made",
+     "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
      .unmeasured = "muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
@@ -571,8 +573,9 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"lora_kernels", "none|unsloth", "none",
      "unsloth: its functions of q, k and v with their adapters, of the output and of the MLP with theirs",
      tdm_key_read_choice, FIELD(torch.lora_kernels), .needs = {&tdm_need_lora}},
-    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore", tdm_key_read_count,
-     FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST, .needs = {&needs_galore}},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
+     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
+     .needs = {&needs_galore}},
     {.name = NULL},
 };
 
@@ -629,10 +632,10 @@ const struct tdm_method_key tdm_keys_adapters[] = {
 
 /* torchao's Float8LinearConfig, by the names of its recipes. */
 const struct tdm_method_key tdm_keys_float8[] = {
-    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp|te", "none",
+    {"float8_recipe", "none|tensorwise|rowwise|rowwise_with_gw_hp|te|blockwise", "none",
      "products of the layers' projections in 8 bits by torchao's Float8Linear, by its recipes; te: "
-     "by Transformer Engine as accelerate has it, with the head's",
-     tdm_key_read_choice, FIELD(torch.float8)},
+     "by Transformer Engine as accelerate has it, with the head's; blockwise: by Float8BlockwiseLinear",
+     tdm_key_read_choice, FIELD(torch.float8), .unmeasured = "blockwise"},
     {.name = NULL},
 };
 
@@ -716,6 +719,26 @@ static enum tdm_status check_te(const struct tdm_model *model,
                         "--context: Transformer Engine's products of 8 bits need tokens that %u "
                         "divides",
                         TE_ROWS);
+    return TDM_OK;
+}
+
+/* Float8BlockwiseLinear takes bf16 alone, and whole blocks. */
+static enum tdm_status check_blockwise(const struct tdm_model *model,
+                                       const struct tdm_torch_settings *torch,
+                                       struct tdm_error *err)
+{
+    const bool whole = model->hidden % FLOAT8_BLOCK == 0 &&
+                       model->intermediate % FLOAT8_BLOCK == 0 &&
+                       (uint64_t)model->kv_heads * model->head_dim % FLOAT8_BLOCK == 0 &&
+                       (uint64_t)model->query_heads * model->head_dim % FLOAT8_BLOCK == 0;
+    if (!whole)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: blockwise needs projections of multiples of %u, "
+                        "which those of %s are not",
+                        FLOAT8_BLOCK, model->name);
+    if (torch->fp32_weights && torch->wrapper != &tdm_fsdp_wrapper)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set float8_recipe: blockwise takes weights of bf16 alone");
     return TDM_OK;
 }
 
@@ -805,11 +828,13 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
  * one parameter to the next. */
 static enum tdm_status check_steps(const struct tdm_torch_settings *torch, struct tdm_error *err)
 {
-    const char *what = torch->accumulation > 1                   ? "gradient_accumulation_steps"
-                       : torch->clips                            ? "max_grad_norm"
-                       : torch->grads == TDM_GRADS_HELD          ? "grads=held"
-                       : torch->optimizer >= TDM_TORCH_ADAFACTOR ? "this optimizer"
-                                                                 : NULL;
+    const char *what =
+        torch->accumulation > 1          ? "gradient_accumulation_steps"
+        : torch->clips                   ? "max_grad_norm"
+        : torch->grads == TDM_GRADS_HELD ? "grads=held"
+        : torch->optimizer >= TDM_TORCH_ADAFACTOR && torch->optimizer < TDM_TORCH_GALORE
+            ? "this optimizer"
+            : NULL;
     return !torch->steps_in_backward || what == NULL
                ? TDM_OK
                : tdm_fail(err, TDM_USAGE, "--set optimizer_in_bwd: it does not go with %s", what);
@@ -873,6 +898,9 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
         return tdm_fail(err, TDM_USAGE,
                         "--set float8_recipe: products of quantized weights are not of 8 bits");
+    if (torch->float8 == TDM_FLOAT8_BLOCKWISE &&
+        (status = check_blockwise(model, torch, err)) != TDM_OK)
+        return status;
     if (torch->float8 == TDM_FLOAT8_TE && (status = check_te(model, settings, err)) != TDM_OK)
         return status;
     if (torch->fsdp.gathers_float8 && torch->fsdp.offload)

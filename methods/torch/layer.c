@@ -141,11 +141,22 @@ struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_tor
     return tdm_module_leave(t, weight->module, y);
 }
 
+/* OLMo 1: no weight, so no module's parameters. */
+static struct tdm_eager_value *bare_norm(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *normed = tdm_layer_norm(m, wide, NULL, NULL);
+    tdm_drop(m, wide);
+    return tdm_replace(m, normed, tdm_cast(m, normed, x->element_bytes));
+}
+
 struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct tdm_torch_model *t,
                                             struct tdm_eager_value *x,
                                             struct tdm_eager_value *weight,
                                             struct tdm_eager_value *bias)
 {
+    if (t->config->bare_norms)
+        return bare_norm(m, x);
     if (bias == NULL)
         return tdm_torch_norm(m, t, x, weight);
     struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
@@ -436,7 +447,8 @@ static struct tdm_eager_value *norm_before(struct tdm_eager *m, const struct tdm
                                            struct tdm_eager_value *weight,
                                            struct tdm_eager_value *bias)
 {
-    return weight != NULL ? tdm_torch_norm_with(m, t, x, weight, bias) : tdm_take(x);
+    return weight != NULL || t->config->bare_norms ? tdm_torch_norm_with(m, t, x, weight, bias)
+                                                   : tdm_take(x);
 }
 
 /* residual + made, or + made * residual_multiplier. Takes `made`. */

@@ -57,10 +57,11 @@ enum tdm_torch_optimizer {
     TDM_TORCH_PAGED_ADAMW_32BIT,
     TDM_TORCH_LION_8BIT,
     TDM_TORCH_LION_32BIT,
-    TDM_TORCH_ADAFACTOR, /* of transformers */
-    TDM_TORCH_MUON,      /* of torch; what is no matrix of a layer has AdamW (foreach) */
-    TDM_TORCH_ADAM_MINI, /* of the package of that name */
-    TDM_TORCH_GALORE,    /* GaLoreAdamW of galore_torch, for all matrices of layers */
+    TDM_TORCH_ADAFACTOR,   /* of transformers */
+    TDM_TORCH_MUON,        /* of torch; what is no matrix of a layer has AdamW (foreach) */
+    TDM_TORCH_ADAM_MINI,   /* of the package of that name */
+    TDM_TORCH_GALORE,      /* GaLoreAdamW of galore_torch, for all matrices of layers */
+    TDM_TORCH_GALORE_8BIT, /* GaLoreAdamW8bit */
 };
 enum tdm_torch_logits {
     TDM_LOGITS_HF, /* the loss of transformers; its output object is dropped before the backward */

@@ -41,6 +41,7 @@ static const struct rule {
     [TDM_TORCH_MUON] = {2, STATES_OF_TORCH, false}, /* of what Muon does not step */
     [TDM_TORCH_ADAM_MINI] = {0, STATES_OF_TORCH, false},
     [TDM_TORCH_GALORE] = {0, STATES_OF_TORCH, false},
+    [TDM_TORCH_GALORE_8BIT] = {0, STATES_OF_TORCH, false},
 };
 
 static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
@@ -193,7 +194,8 @@ static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule
                            &t->states[i]);
 }
 
-/* torchtune training/memory.py register_optim_in_bwd_hooks: an optimizer for each parameter. */
+/* An optimizer for each parameter: torchtune training/memory.py register_optim_in_bwd_hooks; GaLore
+ * torchrun_main.py optimizer_hook. */
 void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = model;
@@ -210,6 +212,7 @@ void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
         tdm_label(t->m, "exp_avg_sq.sqrt()");
         tdm_drop(t->m, tdm_value_like(t->m, t->states[i].second));
     }
+    tdm_torch_single_step(t, i);
     tdm_drop(t->m, leaf->grad);
     leaf->grad = NULL;
     t->m->category = category;

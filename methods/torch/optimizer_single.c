@@ -2,7 +2,8 @@
 /* Optimizers that step one parameter after the other. Names of their loops hold tensors of the
  * parameter before until they are bound again. Sources: transformers 5.17, optimization.py
  * (Adafactor); torch 2.11, optim/_muon.py; adam-mini 1.1.1, adam_mini.py; galore-torch 1.0,
- * adamw.py and galore_projector.py, with the projection that transformers assumes (proj_type std).
+ * adamw.py, adamw8bit.py and galore_projector.py, with the projection that transformers assumes
+ * (proj_type std).
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -211,24 +212,86 @@ static void step_galore(struct tdm_torch_model *t, uint32_t i, struct galore *g)
     g->update = tdm_replace(m, g->update, scaled);
 }
 
+/* In 8 bits a parameter is small while bitsandbytes steps it: its values move to a copy, and its
+ * gradient is the projected one from then on. */
+static void step_galore_8bit(struct tdm_torch_model *t, uint32_t i, struct galore *g)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *p = t->parameters[i], *saved = NULL;
+    struct torch_state *state = &t->states[i];
+    const bool projects = state->matrix && t->settings.galore_rank < shorter_side(p);
+    const uint64_t rows = projects && p->rows < p->columns ? t->settings.galore_rank : p->rows,
+                   columns =
+                       projects && p->rows >= p->columns ? t->settings.galore_rank : p->columns;
+    if (projects) {
+        if (state->step == NULL)
+            state->step = decompose(t, i);
+        tdm_label(m, "update");
+        g->grad = tdm_replace(m, g->grad, tdm_value_new(m, rows, columns, p->element_bytes));
+        m->category = TDM_METHOD_WEIGHTS;
+        tdm_label(m, "saved_data");
+        saved = tdm_value_like(m, p);
+        m->category = TDM_METHOD_OPTIMIZER;
+        tdm_label(m, "update");
+        g->update = tdm_value_like(m, g->grad); /* takes the parameter's place */
+        struct tdm_storage *moved = p->storage;
+        p->storage = saved->storage;
+        saved->storage = moved;
+        tdm_drop(m, saved);
+        p->grad = tdm_replace(m, p->grad, tdm_take(g->grad));
+    }
+    if (!state->made)
+        tdm_torch_init_bnb(t, TDM_TORCH_ADAMW_8BIT, rows * columns, state);
+    state->made = true;
+    if (!projects)
+        return;
+    tdm_label(m, "update");
+    struct tdm_eager_value *back = tdm_value_like(m, p);
+    tdm_drop(m, tdm_value_like(m, p)); /* scaled */
+    tdm_drop(m, back);
+    tdm_drop(m, g->update);
+    g->update = NULL;
+}
+
+static void step_any_galore(struct tdm_torch_model *t, uint32_t i, struct galore *g)
+{
+    if (t->settings.optimizer == TDM_TORCH_GALORE_8BIT)
+        step_galore_8bit(t, i, g);
+    else
+        step_galore(t, i, g);
+}
+
+static void drop_galore(struct tdm_torch_model *t, struct galore *g)
+{
+    tdm_drop(t->m, g->grad);
+    tdm_drop(t->m, g->denominator);
+    tdm_drop(t->m, g->update);
+}
+
 static void run_galore(struct tdm_torch_model *t)
 {
     struct galore g = {0};
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (tdm_torch_steps(t, i))
-            step_galore(t, i, &g);
-    tdm_drop(t->m, g.grad);
-    tdm_drop(t->m, g.denominator);
-    tdm_drop(t->m, g.update);
+            step_any_galore(t, i, &g);
+    drop_galore(t, &g);
+}
+
+void tdm_torch_single_step(struct tdm_torch_model *t, uint32_t i)
+{
+    struct galore g = {0};
+    if (t->settings.optimizer < TDM_TORCH_GALORE)
+        return;
+    step_any_galore(t, i, &g);
+    drop_galore(t, &g);
 }
 
 void tdm_torch_single_steps(struct tdm_torch_model *t)
 {
     static void (*const steps[])(struct tdm_torch_model * t) = {
-        [TDM_TORCH_ADAFACTOR] = run_adafactor,
-        [TDM_TORCH_MUON] = run_muon,
-        [TDM_TORCH_ADAM_MINI] = run_adam_mini,
-        [TDM_TORCH_GALORE] = run_galore,
+        [TDM_TORCH_ADAFACTOR] = run_adafactor, [TDM_TORCH_MUON] = run_muon,
+        [TDM_TORCH_ADAM_MINI] = run_adam_mini, [TDM_TORCH_GALORE] = run_galore,
+        [TDM_TORCH_GALORE_8BIT] = run_galore,
     };
     enum tdm_torch_optimizer kind = t->settings.optimizer;
     if (kind < sizeof(steps) / sizeof(steps[0]) && steps[kind] != NULL)

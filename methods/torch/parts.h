@@ -187,6 +187,8 @@ bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
 /* The step of an optimizer that takes one parameter after the other; of others nothing
  * (optimizer_single.c). */
 void tdm_torch_single_steps(struct tdm_torch_model *t);
+/* The same for parameter i alone, by an optimizer of its own: GaLore. */
+void tdm_torch_single_step(struct tdm_torch_model *t, uint32_t i);
 
 /* A mixture of experts in place of the MLP (experts.c). */
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,

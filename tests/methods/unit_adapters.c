@@ -245,6 +245,56 @@ static void states_of_8_bits_by_hand(void **state)
     assert_int_equal(w.steps[2].torch.host_bytes, 4 * 2 * matrices);
 }
 
+/* GaLore in 8 bits: moments of R rows or columns of a matrix of a layer, and its projection in
+ * bf16; of all else those of 8 bits. One matrix more is there while it moves to its copy. By hooks
+ * no gradients are left for the step. */
+static void galore_of_8_bits_by_hand(void **state)
+{
+    static const char *const none[] = {"optimizer=sgd", "checkpointing=on", NULL},
+                             *const eight[] = {"optim=galore_adamw_8bit", "galore_rank=128",
+                                               "checkpointing=on", NULL},
+                             *const hooks[] = {"optim=galore_adamw_8bit", "galore_rank=128",
+                                               "checkpointing=on", "optimizer_in_bwd=yes", NULL};
+    const struct tdm_method_prediction p = predict(none), e = predict(eight), h = predict(hooks);
+    const uint64_t ends = 2 * VOCABULARY * HIDDEN, norms = (2 * LAYERS + 1) * HIDDEN, r = 128;
+    uint64_t states = 2 * (ends + norms) + 2 * ends / 256 * 4 + 2 * (2 * LAYERS + 1) * 512 + 2048;
+    (void)state;
+    for (unsigned i = 0; i < PROJECTIONS; i++) {
+        const bool wide = projections[i].rows < projections[i].columns;
+        const uint64_t longer = wide ? projections[i].columns : projections[i].rows,
+                       shorter = wide ? projections[i].rows : projections[i].columns;
+        states += LAYERS * (2 * r * longer + 2 * r * longer / 256 * 4 + r * shorter * 2);
+    }
+    const uint64_t base = p.steps[2].torch.before_bytes;
+    assert_in_range(e.steps[2].torch.before_bytes - base, states,
+                    states + 6 * LAYERS * PROJECTIONS * UNSPLIT);
+    const uint64_t gradients = h.parameters_bytes;
+    assert_true(e.steps[2].torch.end_bytes[TDM_PHASE_BACKWARD] -
+                    h.steps[2].torch.end_bytes[TDM_PHASE_BACKWARD] >
+                gradients / 10 * 9);
+}
+
+/* Products of 8 bits with scales of blocks keep what products of bf16 keep: inputs and weights.
+ * What they cast lives until both gradients are there. The largest is the MLP's: 8-bit copies of a
+ * gradient twice, of a weight and of an input, less what the attention's backward has. */
+static void blocks_of_8_bits_by_hand(void **state)
+{
+    static const char *const plain[] = {"optimizer=none", "logits=base", NULL},
+                             *const blocks[] = {"optimizer=none", "logits=base",
+                                                "float8_recipe=blockwise", NULL};
+    const struct tdm_method_prediction p = predict(plain), b = predict(blocks);
+    const struct tdm_torch_step *without = &p.steps[2].torch, *with = &b.steps[2].torch;
+    const uint64_t casts = 2 * TOKENS * INTERMEDIATE + INTERMEDIATE * HIDDEN + TOKENS * HIDDEN,
+                   scales = (2 * TOKENS * INTERMEDIATE + TOKENS * HIDDEN) / 128 * 4 +
+                            INTERMEDIATE * HIDDEN / (128 * 128) * 4;
+    (void)state;
+    assert_int_equal(with->end_bytes[TDM_PHASE_FORWARD] - with->before_bytes,
+                     without->end_bytes[TDM_PHASE_FORWARD] - without->before_bytes);
+    const uint64_t more =
+        with->highest_bytes[TDM_PHASE_BACKWARD] - without->highest_bytes[TDM_PHASE_BACKWARD];
+    assert_in_range(more, casts / 2, casts + scales + 8 * UNSPLIT);
+}
+
 /* Adafactor keeps a row and a column of sums. While it steps a parameter in bf16, it has gradient,
  * parameter and two tensors of that size in fp32, and the update of the parameter before. */
 static void adafactor_by_hand(void **state)
@@ -579,6 +629,8 @@ int main(void)
         cmocka_unit_test(shards_of_4_bits),
         cmocka_unit_test(copies_are_trained),
         cmocka_unit_test(states_of_8_bits_by_hand),
+        cmocka_unit_test(galore_of_8_bits_by_hand),
+        cmocka_unit_test(blocks_of_8_bits_by_hand),
         cmocka_unit_test(adafactor_by_hand),
         cmocka_unit_test(inputs_of_8_bits_stay),
         cmocka_unit_test(multiplied_inputs_stay),

@@ -94,6 +94,8 @@ static void check_peak(const struct row *row, uint64_t predicted)
                     {"cohere2", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"cohere_qk_norm", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"gpt_oss", UINT64_C(4) * TOKENS * TOKENS * 4},
+                    {"olmo", UINT64_C(4) * TOKENS * TOKENS * 4},
+                    {"opt", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"qwen3_next", UINT64_C(132) * 512 + UINT64_C(4) * 60}};
     uint64_t more = 0;
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)

@@ -296,6 +296,10 @@ static void impossible_is_refused(void **state)
          .pipeline = 1,
          .parallel = 1,
          .pairs = "sequence_parallel=yes sequence_parallel_input_regather=yes"},
+        {.tensor = 4,
+         .pipeline = 1,
+         .parallel = 1,
+         .pairs = "optimizer=muon use_distributed_optimizer=yes"},
     };
     struct tdm_method_settings settings;
     struct tdm_model *model;
@@ -511,6 +515,27 @@ static void only_adapters_have_states(void **state)
             fail_msg("%s: %.0f bytes of gradients of %.0f elements", cases[i].targets,
                      (double)gradients, (double)trained);
     }
+}
+
+/* Muon has one state of the matrices of layers, where Adam has two; of embedding, head and norms it
+ * is Adam. Rank 0 of four has a quarter of each matrix. */
+static void muon_has_one_state(void **state)
+{
+    const uint64_t matrices =
+        12 * ((2 * UINT64_C(8192) + 2048) * 8192 / 4 + 3 * UINT64_C(8192) * 28672 / 4);
+    const struct row adam = {"b200", "llama-3-70b-12-layers", 4096, 1, 4, 1,
+                             1,      "sequence_parallel=yes", 0,    0},
+                     muon = {"b200", "llama-3-70b-12-layers",
+                             4096,   1,
+                             4,      1,
+                             1,      "sequence_parallel=yes optimizer=muon",
+                             0,      0};
+    const struct tdm_torch_step a = last_step(&adam), m = last_step(&muon);
+    (void)state;
+    assert_int_equal(a.before_bytes - m.before_bytes, 4 * matrices);
+    /* The matrix of all ranks twice in fp32 and once in bf16. */
+    assert_true(m.highest_bytes[TDM_PHASE_OPTIMIZER] - m.end_bytes[TDM_PHASE_BACKWARD] >=
+                (4 + 4 + 2) * UINT64_C(2) * 8192 * 28672);
 }
 
 /* Inputs of column-parallel adapters are kept whole, beside the part that the norm's function
@@ -821,6 +846,7 @@ int main(void)
         cmocka_unit_test(latent_values_are_narrower),
         cmocka_unit_test(windows_meet_no_ring),
         cmocka_unit_test(stages_may_be_uneven),
+        cmocka_unit_test(muon_has_one_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

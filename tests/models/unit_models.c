@@ -81,11 +81,14 @@ static const struct {
     {"byte-1m", UINT64_C(853120)},
     {"codellama-13b", UINT64_C(13016028160)},
     {"codellama-34b", UINT64_C(33743970304)},
+    {"codellama-70b", UINT64_C(68976910336)},
     {"codellama-7b", UINT64_C(6738546688)},
+    {"codeqwen1.5-7b", UINT64_C(7250284544)},
     {"codestral-22b", UINT64_C(22247282688)},
     {"command-r-plus", UINT64_C(103810674688)},
     {"command-r-v01", UINT64_C(34980831232)},
     {"command-r7b", UINT64_C(8028033024)},
+    {"deepseek-coder-33b", UINT64_C(33342991360)},
     {"deepseek-coder-6.7b", UINT64_C(6740512768)},
     {"deepseek-llm-7b", UINT64_C(6910365696)},
     {"deepseek-r1-distill-qwen-1.5b", UINT64_C(1777088000)},
@@ -160,13 +163,22 @@ static const struct {
     {"moonlight-16b-a3b", UINT64_C(15960108544)},
     {"nemotron-h-8b", UINT64_C(8100852736)},
     {"nemotron-nano-9b-v2", UINT64_C(8888227328)},
+    {"olmo-1b", UINT64_C(1176764416)},
     {"olmo-2-13b", UINT64_C(13716198400)},
     {"olmo-2-1b", UINT64_C(1484916736)},
     {"olmo-2-32b", UINT64_C(32234279936)},
     {"olmo-2-7b", UINT64_C(7298617344)},
+    {"olmo-3-32b", UINT64_C(32233522176)},
     {"olmo-3-7b", UINT64_C(7298011136)},
+    {"olmo-7b", UINT64_C(6888095744)},
     {"olmoe-1b-7b", UINT64_C(6919161856)},
     {"open-llama-3b", UINT64_C(3426473600)},
+    {"opt-1.3b", UINT64_C(1315758080)},
+    {"opt-125m", UINT64_C(125239296)},
+    {"opt-13b", UINT64_C(12853473280)},
+    {"opt-30b", UINT64_C(29974540288)},
+    {"opt-6.7b", UINT64_C(6658473984)},
+    {"opt-66b", UINT64_C(65719701504)},
     {"phi-1.5", UINT64_C(1418270720)},
     {"phi-2", UINT64_C(2779683840)},
     {"phi-3-medium", UINT64_C(13960238080)},
@@ -175,9 +187,11 @@ static const struct {
     {"phi-4-mini", UINT64_C(3836021760)},
     {"pythia-1.4b", UINT64_C(1414647808)},
     {"pythia-12b", UINT64_C(11846072320)},
+    {"pythia-14m", UINT64_C(14067712)},
     {"pythia-160m", UINT64_C(162322944)},
     {"pythia-1b", UINT64_C(1011781632)},
     {"pythia-2.8b", UINT64_C(2775208960)},
+    {"pythia-31m", UINT64_C(30494720)},
     {"pythia-410m", UINT64_C(405334016)},
     {"pythia-6.9b", UINT64_C(6857302016)},
     {"pythia-70m", UINT64_C(70426624)},
@@ -185,9 +199,17 @@ static const struct {
     {"qwen-14b", UINT64_C(14167290880)},
     {"qwen-72b", UINT64_C(72287920128)},
     {"qwen-7b", UINT64_C(7721324544)},
+    {"qwen1.5-0.5b", UINT64_C(463987712)},
+    {"qwen1.5-1.8b", UINT64_C(1836828672)},
+    {"qwen1.5-110b", UINT64_C(111209914368)},
     {"qwen1.5-14b", UINT64_C(14167290880)},
+    {"qwen1.5-32b", UINT64_C(32512218112)},
+    {"qwen1.5-4b", UINT64_C(3950369280)},
+    {"qwen1.5-72b", UINT64_C(72287920128)},
     {"qwen1.5-7b", UINT64_C(7721324544)},
     {"qwen1.5-moe-a2.7b", UINT64_C(14315784192)},
+    {"qwen2-57b-a14b", UINT64_C(57408658944)},
+    {"qwen2-vl-7b", UINT64_C(7615616512)},
     {"qwen2.5-0.5b", UINT64_C(494032768)},
     {"qwen2.5-1.5b", UINT64_C(1543714304)},
     {"qwen2.5-14b", UINT64_C(14770033664)},
@@ -206,7 +228,15 @@ static const struct {
     {"qwen3-32b", UINT64_C(32762123264)},
     {"qwen3-4b", UINT64_C(4022468096)},
     {"qwen3-8b", UINT64_C(8190735360)},
+    {"qwen3-coder-480b-a35b", UINT64_C(480154875392)},
     {"qwen3-next-80b-a3b", UINT64_C(79674391296)},
+    {"qwen3-vl-235b-a22b", UINT64_C(235093634560)},
+    {"qwen3-vl-2b", UINT64_C(1720574976)},
+    {"qwen3-vl-30b-a3b", UINT64_C(30532122624)},
+    {"qwen3-vl-32b", UINT64_C(32762123264)},
+    {"qwen3-vl-4b", UINT64_C(4022468096)},
+    {"qwen3-vl-8b", UINT64_C(8190735360)},
+    {"redpajama-incite-3b", UINT64_C(2775864320)},
     {"seed-oss-36b", UINT64_C(36151104512)},
     {"smollm2-1.7b", UINT64_C(1711376384)},
     {"smollm2-135m", UINT64_C(134515008)},
@@ -850,12 +880,12 @@ static void test_loading(void **state)
         assert_contains(err.hint, "llama-3.1-8b");
         assert_contains(err.hint, "qwen2.5-7b");
     }
-    assert_int_equal(tdm_model_load("unsloth/llama-3-8b-bnb-4bit", &model, &err), TDM_INPUT);
-    assert_contains(err.message, "names quantized weights of llama-3-8b");
-    assert_contains(err.hint, "--set quantization=nf4");
     assert_int_equal(tdm_model_load("unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit", &model, &err),
                      TDM_INPUT);
-    assert_contains(err.message, "names quantized weights of qwen2.5-7b");
+    assert_contains(err.message, "weights of qwen2.5-7b in nf4 of which unsloth keeps some");
+    assert_contains(err.hint, "--set quantization=nf4");
+    assert_int_equal(tdm_model_load("someone/Llama-3.1-8B-w4a16", &model, &err), TDM_INPUT);
+    assert_contains(err.message, "names quantized weights of llama-3.1-8b");
     assert_int_equal(tdm_model_load("/", &model, &err), TDM_INPUT);
     assert_contains(err.message, "the directory holds no config.json");
 
@@ -873,6 +903,35 @@ static void test_loading(void **state)
     }
     assert_null(model);
     tdm_model_free(NULL);
+}
+
+/* The end of a name says how the weights are stored. */
+static void test_quantized_names(void **state)
+{
+    static const struct {
+        const char *name, *shipped;
+        struct tdm_base_weights base;
+    } names[] = {
+        {"unsloth/llama-3-8b-bnb-4bit", "llama-3-8b", {.kind = TDM_BASE_NF4_DOUBLE}},
+        {"unsloth/mistral-7b-v0.3-bnb-4bit", "mistral-7b-v0.3", {.kind = TDM_BASE_NF4_DOUBLE}},
+        {"unsloth/Llama-3.2-1B-bnb-8bit", "llama-3.2-1b", {.kind = TDM_BASE_INT8}},
+        {"Qwen/Qwen3-8B-AWQ", "qwen3-8b", {.kind = TDM_BASE_AWQ, .group = 128}},
+        {"Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", {.kind = TDM_BASE_GPTQ, .group = 128}},
+        {"unsloth/mistral-7b-bnb-4bit", "mistral-7b-v0.1", {.kind = TDM_BASE_NF4_DOUBLE}},
+        {"unsloth/Llama-3.2-1B-Instruct-FP8-Dynamic", "llama-3.2-1b", {.stored = TDM_STORED_FP8}},
+        {"Qwen/Qwen3-1.7B-FP8", "qwen3-1.7b", {.stored = TDM_STORED_FP8}},
+        {"Qwen/Qwen3-8B", "qwen3-8b", {0}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct tdm_model *model = NULL;
+        assert_int_equal(tdm_model_load(names[i].name, &model, NULL), TDM_OK);
+        assert_string_equal(model->name, names[i].shipped);
+        assert_int_equal(model->base.kind, names[i].base.kind);
+        assert_int_equal(model->base.stored, names[i].base.stored);
+        assert_int_equal(model->base.group, names[i].base.group);
+        tdm_model_free(model);
+    }
 }
 
 /* Names in any case and as the Hub writes them. A path to no file is not a name. */
@@ -903,12 +962,25 @@ static void test_other_names(void **state)
         {"upstage/SOLAR-10.7B-Instruct-v1.0", "solar-10.7b"},
         {"openlm-research/open_llama_7b_v2", "llama-2-7b"},
         {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
+        {"facebook/opt-1.3b", "opt-1.3b"},
+        {"allenai/OLMo-7B-hf", "olmo-7b"},
+        {"Qwen/Qwen1.5-0.5B-Chat", "qwen1.5-0.5b"},
+        {"Qwen/CodeQwen1.5-7B-Chat", "codeqwen1.5-7b"},
+        {"Qwen/Qwen3-VL-8B-Instruct", "qwen3-vl-8b"},
+        {"Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"},
+        {"deepseek-ai/deepseek-coder-33b-instruct", "deepseek-coder-33b"},
+        {"deepseek-ai/deepseek-coder-7b-instruct-v1.5", "deepseek-llm-7b"},
+        {"lmsys/vicuna-7b-v1.5-16k", "llama-2-7b"},
+        {"teknium/OpenHermes-2.5-Mistral-7B", "mistral-7b-v0.1"},
+        {"NousResearch/Nous-Hermes-2-Mixtral-8x7B-DPO", "mixtral-8x7b"},
+        {"01-ai/Yi-34B-200K", "yi-34b"},
+        {"allenai/Olmo-3-1125-32B", "olmo-3-32b"},
         {"lmsys/vicuna-7b-v1.5", "llama-2-7b"},
         {"Qwen/Qwen-7B-Chat", "qwen-7b"}, /* not DeepSeek-R1-Distill-Qwen-7B */
         {"Qwen/Qwen-14B", "qwen-14b"},
         {"Qwen/Qwen-1_8B-Chat", "qwen-1.8b"},
     };
-    static const char *const none[] = {"qwen2.5-8b",   "facebook/opt-1.3b",
+    static const char *const none[] = {"qwen2.5-8b",   "bigscience/bloom-7b1",
                                        "mistral-7b",   "mistralai/Ministral-3B-2410",
                                        "./Qwen2.5-7B", "Qwen/Qwen-32B"};
     struct tdm_model *model = NULL;
@@ -922,6 +994,16 @@ static void test_other_names(void **state)
     }
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
         assert_int_equal(tdm_model_load(none[i], &model, &err), TDM_INPUT);
+    assert_int_equal(tdm_model_load("bigscience/bloom-7b1", &model, &err), TDM_INPUT);
+    assert_string_equal(err.hint, "BLOOM is not known: ALiBi in place of rotation; of the families "
+                                  "that are, pythia-6.9b is nearest");
+    assert_int_equal(tdm_model_load("allenai/OLMo-7B-0724-hf", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "may be clipped");
+    assert_int_equal(tdm_model_load("mistralai/Mistral-Small-Instruct-2409", &model, &err),
+                     TDM_INPUT);
+    assert_contains(err.hint, "codestral-22b is nearest");
+    assert_int_equal(tdm_model_load("MiniMaxAI/MiniMax-M2", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "qwen3-235b-a22b is nearest");
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "did you mean mistral-7b-v0.1, mistral-7b-v0.2 or mistral-7b-v0.3? ");
 }
@@ -1124,6 +1206,7 @@ int main(void)
         cmocka_unit_test(test_shortest_window),
         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_quantized_names),
         cmocka_unit_test(test_other_names),
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_directory),
