@@ -24,9 +24,9 @@ static enum tdm_status measure(const struct tdm_schedule *schedule, uint32_t thr
                                struct tdm_error *err)
 {
     double one, all;
-    enum tdm_status status = tdm_host_update_rate(schedule, 1, LEAST_SECONDS, &one, err);
+    enum tdm_status status = tdm_host_update_rate(schedule, 1, LEAST_SECONDS, NULL, &one, err);
     if (status == TDM_OK)
-        status = tdm_host_update_rate(schedule, threads, LEAST_SECONDS, &all, err);
+        status = tdm_host_update_rate(schedule, threads, LEAST_SECONDS, NULL, &all, err);
     if (status != TDM_OK)
         return status;
     printf("%-20s %-12s %6.1f %6.1f\n", tdm_optimizer_name(schedule->optimizer.kind),

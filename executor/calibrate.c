@@ -25,9 +25,6 @@
 #define GRANULE_BYTES (UINT64_C(1) << 20)
 /* The peak assumed for a machine without a known one, until its products are measured. */
 #define UNKNOWN_PEAK 1e14
-/* host_bytes_per_copied_byte of a card's host, which is not measured: that of an H200's
- * (h200.json). */
-#define HOST_BYTES_PER_COPIED_BYTE 0.6
 
 #define KEYS(count) ((uint64_t)(count) << 10)
 
@@ -77,6 +74,13 @@ static const struct tdm_calibration_shape cpu_large[] = {
     {"byte-100m", 1, 256, KEYS(1), KEYS(1), 1, ROUNDED},
     {"byte-100m", 1, 256, KEYS(1), 128, 0.5, FP32},
 };
+
+/* Updates on the host are those of a layer: beside a card of one that takes 4 GiB, as hosts of such
+ * have caches of hundreds of MiB; of cores alone of one that takes 300 MiB. */
+static const struct tdm_calibration_shape card_host[] = {
+    {"qwen2.5-7b", 1, 256, 1, 1, 0.2, ADAMW}, {"qwen2.5-7b", 1, 256, 1, 1, 0.2, ROUNDED}};
+static const struct tdm_calibration_shape cores_host[] = {
+    {"qwen2.5-0.5b", 1, 256, 1, 1, 0.2, ADAMW}, {"qwen2.5-0.5b", 1, 256, 1, 1, 0.2, ROUNDED}};
 
 #define COUNT(shapes) ((uint32_t)(sizeof(shapes) / sizeof((shapes)[0])))
 
@@ -288,10 +292,10 @@ static void set_notes(const struct tdm_calibration *calibration, json_t **descri
         note(&notes, "timing an op delays it by %.1f us, which is subtracted",
              1e6 * calibration->overhead_seconds);
     note(&notes, "copies were launched many at once, and nothing else ran meanwhile");
-    note(&notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
+    note(&notes, "updates on the host are those of a layer of %s, by %s",
+         calibration->options->backend->own_device_memory ? card_host[0].model
+                                                          : cores_host[0].model,
          tdm_host_update_width_name(tdm_host_update_widths() - 1));
-    if (calibration->options->backend->own_device_memory)
-        note(&notes, "host_bytes_per_copied_byte is not measured: that of an H200's computer");
     if (calibration->runtime_bytes[TDM_DEVICE] > 0)
         note(&notes,
              "runtime is the most that the driver reported beside the arena, and on the host "
@@ -330,6 +334,20 @@ static void set_rates(const struct tdm_calibration *calibration, json_t **descri
                      json_real(tdm_rate_most(&tables[TDM_RATE_PRODUCT])));
 }
 
+/* What updates on the host and copies beside them do to each other. */
+static void set_host_memory(const struct tdm_calibration *calibration, json_t **description)
+{
+    const double h2d = calibration->beside_copy_rate[TDM_RATE_H2D],
+                 d2h = calibration->beside_copy_rate[TDM_RATE_D2H],
+                 less = calibration->host_rate - calibration->beside_host_rate;
+    if (!(h2d > 0 && d2h > 0))
+        return;
+    tdm_json_set(description, "host_bytes_per_copied_byte",
+                 json_real(fmin(fmax(less / (h2d + d2h), 0), 1)));
+    tdm_json_set(description, "h2d_beside_updates_bytes_per_second", json_real(h2d));
+    tdm_json_set(description, "d2h_beside_updates_bytes_per_second", json_real(d2h));
+}
+
 static json_t *describe_measured(const struct tdm_calibration *calibration)
 {
     char source[128];
@@ -343,10 +361,8 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     tdm_json_set(&description, "copy_seconds", json_real(calibration->copy_seconds));
     if (calibration->pinned_rate > 0)
         tdm_json_set(&description, "pinned_bytes_per_second", json_real(calibration->pinned_rate));
-    if (calibration->options->backend->own_device_memory &&
-        json_object_get(description, "host_bytes_per_copied_byte") == NULL)
-        tdm_json_set(&description, "host_bytes_per_copied_byte",
-                     json_real(HOST_BYTES_PER_COPIED_BYTE));
+    if (calibration->beside_host_rate > 0)
+        set_host_memory(calibration, &description);
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t granules = (calibration->runtime_bytes[place] + GRANULE_BYTES - 1) / GRANULE_BYTES;
         if (granules > 0)
@@ -358,11 +374,11 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     return description;
 }
 
-/* Measures updates on the host, of a layer too large for any cache, beside no copies. */
+/* Measures updates on the host beside no copies. */
 static enum tdm_status measure_host(struct tdm_calibration *calibration, struct tdm_error *err)
 {
-    static const struct tdm_calibration_shape shapes[] = {
-        {"qwen2.5-0.5b", 1, 256, 1, 1, 0.2, ADAMW}, {"qwen2.5-0.5b", 1, 256, 1, 1, 0.2, ROUNDED}};
+    const struct tdm_calibration_shape *shapes =
+        calibration->options->backend->own_device_memory ? card_host : cores_host;
     double *const rates[] = {&calibration->host_rate, &calibration->host_rounded_rate};
     uint32_t spare = calibration->options->backend->own_device_memory ? TDM_HOST_SPARE_CORES : 0;
     enum tdm_status status = TDM_OK;
@@ -373,7 +389,7 @@ static enum tdm_status measure_host(struct tdm_calibration *calibration, struct 
         status = tdm_calibration_program(calibration, &shapes[i], &schedule, &program, err);
         if (status == TDM_OK)
             status = tdm_host_update_rate(schedule, tdm_host_update_threads(spare),
-                                          shapes[i].seconds, rates[i], err);
+                                          shapes[i].seconds, NULL, rates[i], err);
         tdm_program_free(program);
         tdm_schedule_free(schedule);
     }
@@ -407,6 +423,7 @@ static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_e
         return TDM_INFEASIBLE;
     if (status == TDM_OK)
         status = tdm_calibrate_copies(calibration, card ? &cuda_narrow[0] : &cpu_small[0],
+                                      card ? &card_host[0] : NULL,
                                       card ? UINT64_C(256) << 20 : UINT64_C(16) << 20, 8, err);
     return status == TDM_OK ? measure_host(calibration, err) : status;
 }

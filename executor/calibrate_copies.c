@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures copies for a calibration: series of copies that run while nothing else does. */
+/* Measures copies for a calibration: series of copies that run while nothing else does, or beside
+ * updates on the host. */
 #include "executor/calibrate_parts.h"
 
+#include "executor/host_optimizer.h"
+#include "executor/host_update_rate.h"
 #include "ops/move.h"
 #include "schedule/program.h"
 
@@ -9,6 +12,9 @@
 
 #define SMALL_BYTES (UINT64_C(128) << 10)
 #define MOST_COPIES 64u
+/* Copies of each direction beside updates, and how long these run. The copies outlast them. */
+#define BESIDE_COPIES 120u
+#define BESIDE_SECONDS 0.25
 
 struct copies {
     const struct tdm_backend *backend;
@@ -102,6 +108,67 @@ static enum tdm_status measure_both(const struct copies *copies, uint64_t bytes,
     return status;
 }
 
+/* ---- beside updates on the host ---- */
+
+struct beside {
+    const struct copies *copies;
+    uint64_t bytes;           /* of a copy */
+    int64_t start_ns, end_ns; /* of the updates */
+};
+
+static enum tdm_status begin_copies(void *self, struct tdm_error *err)
+{
+    struct beside *beside = self;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < 2 * BESIDE_COPIES && status == TDM_OK; i++)
+        status =
+            launch(beside->copies, i % 2 == 0 ? TDM_LANE_H2D : TDM_LANE_D2H, i, beside->bytes, err);
+    beside->start_ns = beside->copies->backend->now(beside->copies->executor);
+    return status;
+}
+
+static void note_end(void *self)
+{
+    struct beside *beside = self;
+    beside->end_ns = beside->copies->backend->now(beside->copies->executor);
+}
+
+/* The rate of the copies of a direction that lie within the updates. */
+static double rate_within(const struct beside *beside, bool up, const struct tdm_timing *timings,
+                          size_t count)
+{
+    double bytes = 0, seconds = 0;
+    for (size_t i = 0; i < count; i++)
+        if ((timings[i].op_number % 2 == 0) == up && timings[i].start_ns >= beside->start_ns &&
+            timings[i].end_ns <= beside->end_ns) {
+            bytes += (double)beside->bytes;
+            seconds += 1e-9 * (double)(timings[i].end_ns - timings[i].start_ns);
+        }
+    return seconds > 0 ? bytes / seconds : 0;
+}
+
+static enum tdm_status measure_beside_updates(const struct copies *copies,
+                                              const struct tdm_schedule *updates, uint64_t bytes,
+                                              struct tdm_calibration *calibration,
+                                              struct tdm_error *err)
+{
+    static struct tdm_timing timings[2 * BESIDE_COPIES];
+    struct beside beside = {.copies = copies, .bytes = bytes};
+    const struct tdm_beside_updates watch = {
+        .self = &beside, .begin = begin_copies, .end = note_end};
+    enum tdm_status status =
+        tdm_host_update_rate(updates, tdm_host_update_threads(TDM_HOST_SPARE_CORES), BESIDE_SECONDS,
+                             &watch, &calibration->beside_host_rate, err);
+    enum tdm_status finished = copies->backend->finish(copies->executor, err);
+    const size_t taken = copies->backend->reap(copies->executor, timings, 2 * BESIDE_COPIES);
+    if (status == TDM_OK)
+        status = finished;
+    for (int way = TDM_RATE_H2D; way <= TDM_RATE_D2H; way++)
+        calibration->beside_copy_rate[way] =
+            rate_within(&beside, way == TDM_RATE_H2D, timings, taken);
+    return status;
+}
+
 static enum tdm_status take_places(struct copies *copies, struct tdm_calibration *calibration,
                                    struct tdm_error *err)
 {
@@ -123,14 +190,15 @@ static enum tdm_status take_places(struct copies *copies, struct tdm_calibration
 }
 
 enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
-                                     const struct tdm_calibration_shape *shape, uint64_t bytes,
+                                     const struct tdm_calibration_shape *shape,
+                                     const struct tdm_calibration_shape *updates, uint64_t bytes,
                                      uint32_t count, struct tdm_error *err)
 {
     struct copies copies = {.backend = calibration->options->backend,
                             .half_bytes = bytes,
                             .stop = calibration->options->stop};
-    struct tdm_schedule *schedule = NULL;
-    struct tdm_program *program = NULL;
+    struct tdm_schedule *schedule = NULL, *updated = NULL;
+    struct tdm_program *program = NULL, *updating = NULL;
     double fixed[2] = {0}, *rate = calibration->link_rate;
     tdm_calibration_say(calibration->options, "copies one way and both");
     enum tdm_status status = tdm_calibration_program(calibration, shape, &schedule, &program, err);
@@ -145,12 +213,18 @@ enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
         status = measure_way(&copies, false, bytes, count, &fixed[1], &rate[TDM_RATE_D2H], err);
     if (status == TDM_OK)
         status = measure_both(&copies, bytes, count, &rate[TDM_RATE_BOTH_WAYS], err);
+    if (status == TDM_OK && updates != NULL)
+        status = tdm_calibration_program(calibration, updates, &updated, &updating, err);
+    if (status == TDM_OK && updates != NULL)
+        status = measure_beside_updates(&copies, updated, bytes, calibration, err);
     double sum = rate[TDM_RATE_H2D] + rate[TDM_RATE_D2H];
     if (rate[TDM_RATE_BOTH_WAYS] > sum)
         rate[TDM_RATE_BOTH_WAYS] = sum;
     calibration->copy_seconds = (fixed[0] + fixed[1]) / 2;
     if (copies.executor != NULL)
         copies.backend->close(copies.executor);
+    tdm_program_free(updating);
+    tdm_schedule_free(updated);
     tdm_program_free(program);
     tdm_schedule_free(schedule);
     return status;

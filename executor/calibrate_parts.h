@@ -28,6 +28,8 @@ struct tdm_calibration {
     double early_seconds, late_seconds, longest_seconds;
     double link_rate[TDM_RATES];         /* H2D, D2H, BOTH_WAYS */
     double host_rate, host_rounded_rate; /* updates on the host */
+    /* updates beside copies both ways, and the copies of each direction; 0: not measured */
+    double beside_host_rate, beside_copy_rate[TDM_RATES];
     double copy_seconds;
     double pinned_rate; /* bytes/s at which pinned host memory is allocated */
 };
@@ -39,9 +41,11 @@ enum tdm_status tdm_calibrate_steps(struct tdm_calibration *calibration, uint32_
                                     struct tdm_error *err);
 
 /* Measures copies of `bytes` and of 128 KiB, `count` in sequence, on a backend opened for the
- * smallest shape. */
+ * smallest shape; then copies both ways beside updates on the host of a layer of `updates` (NULL:
+ * not), as the host's memory serves both. */
 enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
-                                     const struct tdm_calibration_shape *shape, uint64_t bytes,
+                                     const struct tdm_calibration_shape *shape,
+                                     const struct tdm_calibration_shape *updates, uint64_t bytes,
                                      uint32_t count, struct tdm_error *err);
 
 /* Describes the machine before anything is measured; a card with what its shipped machine says and

@@ -37,8 +37,8 @@ static enum tdm_status take(uint64_t bytes, enum tdm_dtype dtype, struct tdm_ope
 }
 
 enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32_t threads,
-                                     double seconds, double *bytes_per_second,
-                                     struct tdm_error *err)
+                                     double seconds, const struct tdm_beside_updates *beside,
+                                     double *bytes_per_second, struct tdm_error *err)
 {
     struct tdm_program program = {0};
     const struct tdm_step step = {.number = 1, .learning_rate = 1e-5, .seed = 1};
@@ -53,14 +53,21 @@ enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32
         status = take(bytes, tdm_content_dtype(schedule, contents[i]), &launch.operand[i], err);
         moved += (contents[i] == TDM_UNIT_GRADIENT ? 1 : 2) * (double)bytes;
     }
+    struct tdm_host_update update;
     if (status == TDM_OK) {
-        struct tdm_host_update update = tdm_host_update_of(&launch);
-        uint64_t updates = 0;
+        update = tdm_host_update_of(&launch);
         tdm_host_update_warm_up(threads);
         tdm_host_update_run(&update, threads);
+    }
+    if (status == TDM_OK && beside != NULL)
+        status = beside->begin(beside->self, err);
+    if (status == TDM_OK) {
+        uint64_t updates = 0;
         for (begin = tdm_now_seconds(); passed < seconds || updates == 0;
              passed = tdm_now_seconds() - begin, updates++)
             tdm_host_update_run(&update, threads);
+        if (beside != NULL)
+            beside->end(beside->self);
         *bytes_per_second = (double)updates * moved / passed;
     }
     for (size_t i = 0; i < CONTENTS; i++)
