@@ -84,6 +84,8 @@ static const char *const keys[] = {
     "copy_seconds",
     "pinned_bytes_per_second",
     "host_bytes_per_copied_byte",
+    "h2d_beside_updates_bytes_per_second",
+    "d2h_beside_updates_bytes_per_second",
     "peer_bytes_per_second",
     "peer_seconds",
     "network_bytes_per_second",
@@ -160,6 +162,8 @@ void tdm_machine_set_links(struct tdm_machine *machine)
     struct tdm_link *links = machine->topology.links;
     links[TDM_LINK_H2D].bytes_per_second = machine->rate[TDM_RATE_H2D];
     links[TDM_LINK_D2H].bytes_per_second = machine->rate[TDM_RATE_D2H];
+    links[TDM_LINK_H2D].beside_updates_bytes_per_second = machine->h2d_beside_updates;
+    links[TDM_LINK_D2H].beside_updates_bytes_per_second = machine->d2h_beside_updates;
     /* where the way between ranks is not known, it is through the host */
     links[TDM_LINK_PEER].bytes_per_second =
         machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_BOTH_WAYS] / 2;
@@ -232,6 +236,10 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
     built->host_bytes_per_copied_byte =
         tdm_json_number_or(&reader, "host_bytes_per_copied_byte", 0, 1, 0);
+    built->h2d_beside_updates =
+        tdm_json_number_or(&reader, "h2d_beside_updates_bytes_per_second", 1, 1e21, 0);
+    built->d2h_beside_updates =
+        tdm_json_number_or(&reader, "d2h_beside_updates_bytes_per_second", 1, 1e21, 0);
     built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
     built->peer_seconds = tdm_json_number_or(&reader, "peer_seconds", 0, 1, built->launch_seconds);
     built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);

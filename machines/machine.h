@@ -39,6 +39,7 @@ struct tdm_machine {
     double launch_seconds;    /* shortest time of one op on the compute lane */
     double copy_seconds;      /* fixed time of one copy */
     double host_bytes_per_copied_byte; /* of updates on the host, as its memory serves both */
+    double h2d_beside_updates, d2h_beside_updates; /* bytes/s: tdm_link.beside_updates_... */
     bool measured;       /* calibrate measured all rates, according to the provenance */
     bool shipped;        /* loaded from a description that comes with tidemark */
     char missing[400];   /* keys missing in the file, "" if none: see tdm_machine_from_json */
@@ -91,6 +92,15 @@ static inline double tdm_machine_rate_beside(const struct tdm_machine *machine,
 {
     return tdm_link_rate(&machine->topology, link,
                          1u << (link == TDM_LINK_H2D ? TDM_LINK_D2H : TDM_LINK_H2D));
+}
+
+/* Beside the other one and updates on the host. */
+static inline double tdm_machine_rate_beside_updates(const struct tdm_machine *machine,
+                                                     enum tdm_link_number link)
+{
+    return tdm_link_rate(&machine->topology, link,
+                         TDM_UPDATES_BUSY |
+                             1u << (link == TDM_LINK_H2D ? TDM_LINK_D2H : TDM_LINK_H2D));
 }
 
 static inline double tdm_machine_both_ways_rate(const struct tdm_machine *machine)

@@ -25,6 +25,8 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
                                               "server",
                                               "pinned_bytes_per_second",
                                               "host_bytes_per_copied_byte",
+                                              "h2d_beside_updates_bytes_per_second",
+                                              "d2h_beside_updates_bytes_per_second",
                                               "peer_bytes_per_second",
                                               "peer_seconds",
                                               "network_bytes_per_second",
@@ -191,6 +193,10 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     if (machine->host_bytes_per_copied_byte > 0)
         fprintf(out, "%-22s %.2f bytes less for each byte copied meanwhile\n",
                 "updates on the host", machine->host_bytes_per_copied_byte);
+    if (machine->h2d_beside_updates > 0 && machine->d2h_beside_updates > 0)
+        fprintf(out, "%-22s %.1f GB/s to the device and %.1f from it at once\n",
+                "copies beside updates", machine->h2d_beside_updates / 1e9,
+                machine->d2h_beside_updates / 1e9);
     print_texts(out, machine, "assumed");
     print_texts(out, machine, "notes");
 }

@@ -131,9 +131,12 @@ double tdm_link_rate(const struct tdm_topology *topology, uint32_t link, uint32_
     const struct tdm_link *row = &topology->links[link];
     uint32_t opposite = tdm_link_opposite(topology, link);
     double rate = row->bytes_per_second;
-    if (opposite != TDM_NO_LINK && (busy >> opposite & 1) != 0 &&
-        row->both_ways_bytes_per_second / 2 < rate)
+    const bool both_ways = opposite != TDM_NO_LINK && (busy >> opposite & 1) != 0;
+    if (both_ways && row->both_ways_bytes_per_second / 2 < rate)
         rate = row->both_ways_bytes_per_second / 2;
+    if (both_ways && (busy & TDM_UPDATES_BUSY) != 0 && row->beside_updates_bytes_per_second > 0 &&
+        row->beside_updates_bytes_per_second < rate)
+        rate = row->beside_updates_bytes_per_second;
     if (row->shared == TDM_NOT_SHARED)
         return rate;
     unsigned users = 1;

@@ -59,6 +59,9 @@ struct tdm_link {
     enum tdm_lane lane;
     double bytes_per_second;           /* while no other link is busy */
     double both_ways_bytes_per_second; /* together with the opposite link; bytes of both */
+    /* beside the opposite link and updates on the host, as the host's memory serves all; 0: as
+     * without updates */
+    double beside_updates_bytes_per_second;
     uint32_t shared; /* row of what it shares with other links, or TDM_NOT_SHARED */
 };
 
@@ -119,9 +122,13 @@ uint32_t tdm_link_opposite(const struct tdm_topology *topology, uint32_t link);
 /* The lane that computes at a place; TDM_MAX_LANES if there is none. */
 enum tdm_lane tdm_lane_at(const struct tdm_topology *topology, enum tdm_place place);
 
+/* In a mask of busy links: the host updates. */
+#define TDM_UPDATES_BUSY (1u << 31)
+
 /* Bytes/s over a link while the links in the bit mask `busy` are busy too. This is its own rate, or
- * half of both_ways_bytes_per_second if the opposite link is busy, or an equal part of what it
- * shares, whichever is least. */
+ * half of both_ways_bytes_per_second if the opposite link is busy, or
+ * beside_updates_bytes_per_second if the host updates then, or an equal part of what it shares,
+ * whichever is least. */
 double tdm_link_rate(const struct tdm_topology *topology, uint32_t link, uint32_t busy);
 
 #endif

@@ -296,8 +296,10 @@ static void prepare(struct lane_clocks *c)
     c->copy_seconds = machine->copy_seconds;
     c->to_device = 1 / h2d;
     c->to_host = 1 / d2h;
-    c->device_slower = h2d / tdm_machine_rate_beside(machine, TDM_LINK_H2D);
-    c->host_slower = d2h / tdm_machine_rate_beside(machine, TDM_LINK_D2H);
+    c->device_slower[0] = h2d / tdm_machine_rate_beside(machine, TDM_LINK_H2D);
+    c->host_slower[0] = d2h / tdm_machine_rate_beside(machine, TDM_LINK_D2H);
+    c->device_slower[1] = h2d / tdm_machine_rate_beside_updates(machine, TDM_LINK_H2D);
+    c->host_slower[1] = d2h / tdm_machine_rate_beside_updates(machine, TDM_LINK_D2H);
     memset(c->m->x_sent, 0, (all + c->n) * sizeof(double));
     memset(c->m->stored_sent, 0, all * sizeof(double));
     memset(c->m->stream_free, 0, c->n * sizeof(double));

@@ -135,8 +135,9 @@ struct lane_clocks {
     bool by_layer, trains;
     double enough; /* a step of so many seconds need not be run to its end */
     double copy_seconds, to_device, to_host; /* the latter two a byte, alone */
-    /* how much longer copies to the device and to the host take beside each other */
-    double device_slower, host_slower;
+    /* how much longer copies to the device and to the host take beside each other, [1] while the
+     * host updates */
+    double device_slower[2], host_slower[2];
     double compute, h2d, d2h, host;
     struct lane_ring fetched_x, ahead_x, fetched[TDM_STORES], stashed_x, stashed[TDM_STORES];
 
@@ -188,19 +189,29 @@ static inline double share_link(double start, double seconds, double slower, dou
     return *other + seconds - rest * other_slower / slower;
 }
 
+/* Does the host update when a copy starts, as far as is known? */
+static inline bool beside_updates(const struct lane_clocks *c, double start)
+{
+    return start < c->host && start >= c->host_begin;
+}
+
 /* A copy that takes `seconds` alone. */
 static inline double copy_in(struct lane_clocks *c, double ready, double seconds)
 {
+    const double start = later(c->h2d, ready);
+    const bool beside = beside_updates(c, start);
     c->link_seconds += seconds;
-    return c->h2d =
-               share_link(later(c->h2d, ready), seconds, c->device_slower, &c->d2h, c->host_slower);
+    return c->h2d = share_link(start, seconds, c->device_slower[beside], &c->d2h,
+                               c->host_slower[beside]);
 }
 
 static inline double copy_out(struct lane_clocks *c, double ready, double seconds)
 {
+    const double start = later(c->d2h, ready);
+    const bool beside = beside_updates(c, start);
     c->link_seconds += seconds;
-    return c->d2h =
-               share_link(later(c->d2h, ready), seconds, c->host_slower, &c->h2d, c->device_slower);
+    return c->d2h = share_link(start, seconds, c->host_slower[beside], &c->h2d,
+                               c->device_slower[beside]);
 }
 
 static inline double copy_to_device(struct lane_clocks *c, double ready, double bytes)

@@ -145,9 +145,10 @@ void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
     prices->send[TDM_IN_FORWARD] = fmax(found[r->row[ROW_SEND_FORWARD]], 0);
     prices->send[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_SEND_BACKWARD]], 0);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
-        prices->both[TDM_IN_FORWARD][bound] = fmax(found[r->row[ROW_BOTH + bound]], 0);
+        prices->both[TDM_IN_FORWARD][bound] = tdm_price_at_least(found, tdm_both_row(r, bound));
         prices->both[TDM_IN_BACKWARD][bound] =
-            prices->both[TDM_IN_FORWARD][bound] + fmax(found[r->row[ROW_BOTH_BACKWARD + bound]], 0);
+            prices->both[TDM_IN_FORWARD][bound] +
+            tdm_price_at_least(found, tdm_both_backward_row(r, bound));
     }
     prices->again = fmax(found[r->row[ROW_AGAIN]], 0);
     tdm_pricing_prepare(&r->pricing);

@@ -231,7 +231,7 @@ static enum tdm_status add_slots(struct tdm_relaxation *r, struct tdm_error *err
                    (tdm_relaxation_taken(r) + r->most_passing * tdm_relaxation_taken_passing(r)) /
                        2);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++)
-        tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound],
+        tdm_column_put(r, tdm_both_updated_row(r, bound),
                        tdm_relaxation_slot_mib(r) * TDM_MIB * r->pricing.both_fetch[bound]);
     if (r->pricing.order == TDM_CHUNK_MAJOR)
         tdm_column_put(r, r->row[ROW_STALL], h2d_seconds(e, slice));
@@ -296,7 +296,7 @@ static enum tdm_status add_ahead(struct tdm_relaxation *r, const struct ahead *a
         tdm_column_put(r, r->row[ahead->slots], -1);
     tdm_column_put(r, r->row[ROW_FETCH_BACKWARD], TDM_MIB * ahead->fetch);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH && ahead->both != NULL; bound++)
-        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], TDM_MIB * ahead->both[bound]);
+        tdm_column_put(r, tdm_both_backward_row(r, bound), TDM_MIB * ahead->both[bound]);
     if (ahead->of_head)
         tdm_column_put(r, r->row[ROW_STALL], h2d_seconds(e, 1));
     return tdm_column_add(r, ahead->name, 0, ahead->most, 0, err);
@@ -312,7 +312,7 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
     const double slot = tdm_relaxation_slot_mib(r), slots = tdm_relaxation_more_slots(r) * slot;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
     const double fetch = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
-    const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch};
+    const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch, fetch};
     const double *both = r->pricing.both_fetch, *by_chunk = by_layer ? NULL : both;
     /* elsewhere the first slot is there; `states` counts it */
     const int first[] = {r->is_tied ? ROW_SLOTS_FORWARD : -1, r->is_tied ? ROW_SLOTS_HEAD : -1};
@@ -346,8 +346,8 @@ static enum tdm_status add_ahead_weights(struct tdm_relaxation *r, struct tdm_er
                    TDM_MIB / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D));
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double seconds = TDM_MIB * r->pricing.both_fetch[bound];
-        tdm_column_put(r, r->row[ROW_BOTH + bound], seconds);
-        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], seconds);
+        tdm_column_put(r, tdm_both_row(r, bound), seconds);
+        tdm_column_put(r, tdm_both_backward_row(r, bound), seconds);
     }
     return tdm_column_add(r, "ahead_weights", 0,
                           (tdm_relaxation_most_slots(e->base->rings.weights) - 1) * slot, 0, err);

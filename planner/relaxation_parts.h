@@ -18,8 +18,9 @@ enum { TDM_AT_FORWARD, TDM_AT_HEAD, TDM_AT_UPDATE, TDM_MORE_ROWS };
 enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
 
 /* Bounds of what the link carries in both directions: the first binds where more goes to the
- * device, the second where more goes to the host. */
-#define TDM_BOUNDS_BOTH 2
+ * device, the second where more goes to the host, the third where about as much goes both ways
+ * while the host updates. */
+#define TDM_BOUNDS_BOTH 3
 
 /* What passes between host and device in slots of its own: inputs of groups; held inputs; kept and
  * held stores; in chunk-major order K and V, and their gradients. Any of it needs its ring for a
@@ -68,9 +69,12 @@ struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
     enum tdm_place far; /* of the machine */
-    /* seconds of the link per byte to the device and to the host, by both bounds */
+    /* seconds of the link per byte to the device and to the host, by these bounds */
     double both_fetch[TDM_BOUNDS_BOTH], both_send[TDM_BOUNDS_BOTH];
-    /* prices of a byte by these, of both bounds together */
+    /* by the third, the part of a second that the link does without while the host updates; 0: it
+     * is left out */
+    double slowed_by_updates;
+    /* prices of a byte by these, of all bounds together */
     double price_fetch[TDM_IN_PHASES], price_send[TDM_IN_PHASES];
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
@@ -158,10 +162,10 @@ enum {
     ROW_SEND_FORWARD,
     ROW_SEND_BACKWARD,
     ROW_SEND_UPDATED,
-    ROW_BOTH, /* two each: TDM_BOUNDS_BOTH */
-    ROW_BOTH_LAST = ROW_BOTH + TDM_BOUNDS_BOTH - 1,
+    ROW_BOTH, /* two each */
+    ROW_BOTH_LAST,
     ROW_BOTH_BACKWARD,
-    ROW_BOTH_BACKWARD_LAST = ROW_BOTH_BACKWARD + TDM_BOUNDS_BOTH - 1,
+    ROW_BOTH_BACKWARD_LAST,
     ROW_AGAIN,
     ROW_SLOTS_FORWARD,
     ROW_SLOTS_HEAD,
@@ -171,9 +175,10 @@ enum {
     ROW_LESS_MOMENTS,
     ROW_TAKEN,
     ROW_STALL,
-    ROW_HOST_UPDATES, /* of updates on the host alone */
+    ROW_HOST_UPDATES, /* of updates on the host alone, and the next */
+    ROW_BOTH_BACKWARD_SLOWED,
     ROW_BOTH_UPDATED, /* from here on of tight programs alone */
-    ROW_BOTH_UPDATED_LAST = ROW_BOTH_UPDATED + TDM_BOUNDS_BOTH - 1,
+    ROW_BOTH_UPDATED_LAST,
     ROW_BESIDE, /* of each state */
     ROW_BESIDE_LAST = ROW_BESIDE + TDM_STATE_MOMENTS,
     ROWS
@@ -387,6 +392,28 @@ void tdm_relaxation_weigh(struct tdm_relaxation *r);
 static inline double tdm_price_at_most(const double *prices, int row)
 {
     return row < 0 ? 0 : fmax(-prices[row], 0);
+}
+
+/* The rows of one of the bounds TDM_BOUNDS_BOTH; -1: it has none. */
+static inline int tdm_both_row(const struct tdm_relaxation *r, int bound)
+{
+    return bound < 2 ? r->row[ROW_BOTH + bound] : -1;
+}
+
+static inline int tdm_both_backward_row(const struct tdm_relaxation *r, int bound)
+{
+    return r->row[bound < 2 ? ROW_BOTH_BACKWARD + bound : ROW_BOTH_BACKWARD_SLOWED];
+}
+
+static inline int tdm_both_updated_row(const struct tdm_relaxation *r, int bound)
+{
+    return bound < 2 ? r->row[ROW_BOTH_UPDATED + bound] : -1;
+}
+
+/* The price of a row that has a least value; 0 if there is none. */
+static inline double tdm_price_at_least(const double *prices, int row)
+{
+    return row >= 0 && prices[row] > 0 ? prices[row] : 0;
 }
 
 #endif

@@ -111,18 +111,47 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
 
 /* While both directions are busy each has its rate beside the other. So the link carries rates
  * between these two and those of one direction alone. The lines from these two to one and to the
- * other bound them. */
+ * other bound them: on a line a second has bytes to the device / fetch + bytes to the host / send.
+ */
+struct line {
+    double fetch, send; /* seconds per byte */
+};
+
+static void find_lines(const double alone[2], const double beside[2], struct line lines[2])
+{
+    lines[0] = (struct line){1 / alone[0], (1 - beside[0] / alone[0]) / beside[1]};
+    lines[1] = (struct line){(1 - beside[1] / alone[1]) / beside[0], 1 / alone[1]};
+}
+
+/* Beside updates on the host the two rates are lower, and so are the lines. Of these, the one from
+ * which the others are farthest is also drawn through the rates without updates: there a second
+ * carries `most` times as much, and while the host updates, the link does without 1 - 1 / most. */
 static void share_link(struct tdm_pricing *pricing)
 {
     const struct tdm_machine *machine = pricing->e->base->machine;
-    const double h2d = tdm_machine_link_rate(machine, TDM_LINK_H2D),
-                 d2h = tdm_machine_link_rate(machine, TDM_LINK_D2H),
-                 h2d_beside = tdm_machine_rate_beside(machine, TDM_LINK_H2D),
-                 d2h_beside = tdm_machine_rate_beside(machine, TDM_LINK_D2H);
-    pricing->both_fetch[0] = 1 / h2d;
-    pricing->both_send[0] = (1 - h2d_beside / h2d) / d2h_beside;
-    pricing->both_fetch[1] = (1 - d2h_beside / d2h) / h2d_beside;
-    pricing->both_send[1] = 1 / d2h;
+    const double alone[2] = {tdm_machine_link_rate(machine, TDM_LINK_H2D),
+                             tdm_machine_link_rate(machine, TDM_LINK_D2H)};
+    const double beside[2] = {tdm_machine_rate_beside(machine, TDM_LINK_H2D),
+                              tdm_machine_rate_beside(machine, TDM_LINK_D2H)};
+    const double updating[2] = {tdm_machine_rate_beside_updates(machine, TDM_LINK_H2D),
+                                tdm_machine_rate_beside_updates(machine, TDM_LINK_D2H)};
+    struct line lines[TDM_BOUNDS_BOTH], slowed[2];
+    find_lines(alone, beside, lines);
+    find_lines(alone, updating, slowed);
+    double most = 1;
+    lines[2] = lines[0];
+    for (int i = 0; i < 2 && pricing->e->seconds_per_copied_byte > 0; i++) {
+        const double carried = beside[0] * slowed[i].fetch + beside[1] * slowed[i].send;
+        if (carried > most) {
+            most = carried;
+            lines[2] = (struct line){slowed[i].fetch / most, slowed[i].send / most};
+        }
+    }
+    pricing->slowed_by_updates = 1 - 1 / most;
+    for (int i = 0; i < TDM_BOUNDS_BOTH; i++) {
+        pricing->both_fetch[i] = lines[i].fetch;
+        pricing->both_send[i] = lines[i].send;
+    }
 }
 
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
@@ -222,11 +251,12 @@ static double price_send(const struct tdm_pricing *p, int phase, double bytes)
 void tdm_pricing_prepare(struct tdm_pricing *pricing)
 {
     for (int phase = 0; phase < TDM_IN_PHASES; phase++) {
-        const double *both = pricing->prices.both[phase];
-        pricing->price_fetch[phase] =
-            both[0] * pricing->both_fetch[0] + both[1] * pricing->both_fetch[1];
-        pricing->price_send[phase] =
-            both[0] * pricing->both_send[0] + both[1] * pricing->both_send[1];
+        pricing->price_fetch[phase] = pricing->price_send[phase] = 0;
+        for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
+            const double both = pricing->prices.both[phase][bound];
+            pricing->price_fetch[phase] += both * pricing->both_fetch[bound];
+            pricing->price_send[phase] += both * pricing->both_send[bound];
+        }
     }
     for (int s = 0; s < TDM_STORES; s++) {
         const double bytes = (double)pricing->e->store[s];

@@ -450,6 +450,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     /* Host memory serves updates and copies. All gradients but those of the head and of the top
      * layer are sent once updates there can begin. */
     const double slowed = gradient_slows(e) * later(r->layers - r->base_layers - 1.0, 0);
+    const double of_updates = r->pricing.slowed_by_updates * updates.host_seconds;
     const struct {
         const char *name;
         double least, most;
@@ -471,6 +472,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BOTH_BACKWARD] = {"both_ways_backward_fetch", head - turn * both[0], TDM_UNBOUNDED},
         [ROW_BOTH_BACKWARD_LAST] = {"both_ways_backward_send", head - turn * both[1],
                                     TDM_UNBOUNDED},
+        [ROW_BOTH_BACKWARD_SLOWED] = {"both_ways_backward_slowed",
+                                      head - turn * both[2] + of_updates, TDM_UNBOUNDED},
         [ROW_BOTH_UPDATED] = {"both_ways_updated_fetch", updating - in_slots * both[0],
                               TDM_UNBOUNDED},
         [ROW_BOTH_UPDATED_LAST] = {"both_ways_updated_send", updating - in_slots * both[1],
@@ -505,8 +508,12 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         const int i = on_host && k == ROW_TAKEN          ? ROW_HOST_UPDATES
                       : on_host && k == ROW_HOST_UPDATES ? ROW_TAKEN
                                                          : k;
+        const bool is_there = k < ROW_HOST_UPDATES            ? true
+                              : k == ROW_HOST_UPDATES         ? on_host
+                              : k == ROW_BOTH_BACKWARD_SLOWED ? on_host && of_updates > 0
+                                                              : r->is_tight;
         r->row[i] = -1;
-        if (k < ROW_HOST_UPDATES || (k == ROW_HOST_UPDATES ? on_host : r->is_tight))
+        if (is_there)
             status = add_row(r, rows[i].name, rows[i].least, rows[i].most, &r->row[i], err);
     }
     return status;
@@ -565,9 +572,19 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
 {
     static const int of_forward[] = {ROW_FETCH_FORWARD, ROW_SEND_FORWARD, ROW_BOTH, ROW_BOTH_LAST};
     static const int of_backward[] = {
-        ROW_COMPUTE,      ROW_FETCH_BACKWARD,    ROW_SEND_BACKWARD, ROW_SEND_UPDATED,
-        ROW_BOTH,         ROW_BOTH_LAST,         ROW_BOTH_BACKWARD, ROW_BOTH_BACKWARD_LAST,
-        ROW_BOTH_UPDATED, ROW_BOTH_UPDATED_LAST, ROW_TAKEN,         ROW_HOST_UPDATES,
+        ROW_COMPUTE,
+        ROW_FETCH_BACKWARD,
+        ROW_SEND_BACKWARD,
+        ROW_SEND_UPDATED,
+        ROW_BOTH,
+        ROW_BOTH_LAST,
+        ROW_BOTH_BACKWARD,
+        ROW_BOTH_BACKWARD_LAST,
+        ROW_BOTH_UPDATED,
+        ROW_BOTH_UPDATED_LAST,
+        ROW_TAKEN,
+        ROW_HOST_UPDATES,
+        ROW_BOTH_BACKWARD_SLOWED,
     };
     const double cost = r->of_bytes ? 0 : 1;
     for (size_t i = 0; i < sizeof(of_forward) / sizeof(of_forward[0]); i++)
@@ -694,9 +711,9 @@ static void put_copies(struct tdm_relaxation *r, enum tdm_state state, uint32_t 
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double both = fetches * bytes * r->pricing.both_fetch[bound] +
                             tdm_relaxation_sent_bytes(e, state, unit) * r->pricing.both_send[bound];
-        tdm_column_put(r, r->row[ROW_BOTH + bound], -times * both);
-        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -times * backward.both[bound]);
-        tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound], -times * backward.updated[bound]);
+        tdm_column_put(r, tdm_both_row(r, bound), -times * both);
+        tdm_column_put(r, tdm_both_backward_row(r, bound), -times * backward.both[bound]);
+        tdm_column_put(r, tdm_both_updated_row(r, bound), -times * backward.updated[bound]);
     }
 }
 
@@ -757,6 +774,15 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
                           err);
 }
 
+/* Puts what it changes if a layer is updated on the device, beside others on the host. */
+static void put_not_on_host(struct tdm_relaxation *r)
+{
+    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host + gradient_slows(r->pricing.e));
+    tdm_column_put(r, r->row[ROW_BOTH_BACKWARD_SLOWED],
+                   r->pricing.slowed_by_updates * r->tied_host);
+    tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
+}
+
 /* Adds the column of layers with all their state at home on the device, where they are then
  * updated, beside others that are updated on the host. At least one is: the ring of weights is
  * there as a whole. */
@@ -764,8 +790,7 @@ static enum tdm_status add_tied(struct tdm_relaxation *r, struct tdm_error *err)
 {
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         put_home(r, (enum tdm_state)state, 0);
-    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host + gradient_slows(r->pricing.e));
-    tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
+    put_not_on_host(r);
     r->plain_tied = r->plain_count;
     return tdm_column_add(r, "tied", 0, r->most_tied, 0, err);
 }
@@ -785,9 +810,9 @@ static void put_passing(struct tdm_relaxation *r, enum tdm_state state, double t
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double both =
             times * bytes * (r->pricing.both_fetch[bound] + r->pricing.both_send[bound]);
-        tdm_column_put(r, r->row[ROW_BOTH + bound], -both);
-        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -both);
-        tdm_column_put(r, r->row[ROW_BOTH_UPDATED + bound], -both);
+        tdm_column_put(r, tdm_both_row(r, bound), -both);
+        tdm_column_put(r, tdm_both_backward_row(r, bound), -both);
+        tdm_column_put(r, tdm_both_updated_row(r, bound), -both);
     }
 }
 
@@ -800,8 +825,7 @@ static enum tdm_status add_passing(struct tdm_relaxation *r, struct tdm_error *e
     for (int state = TDM_STATE_MASTER; state <= TDM_STATE_MOMENTS; state++)
         put_passing(r, (enum tdm_state)state, 1);
     tdm_column_put(r, r->row[ROW_TAKEN], -tdm_relaxation_taken_passing(r));
-    tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host + gradient_slows(r->pricing.e));
-    tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
+    put_not_on_host(r);
     r->plain_passing = r->plain_count;
     return tdm_column_add(r, "passing", 0, r->most_passing, 0, err);
 }
@@ -870,8 +894,8 @@ static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error 
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double seconds = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) *
                                r->pricing.both_fetch[bound];
-        tdm_column_put(r, r->row[ROW_BOTH + bound], -seconds);
-        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -seconds);
+        tdm_column_put(r, tdm_both_row(r, bound), -seconds);
+        tdm_column_put(r, tdm_both_backward_row(r, bound), -seconds);
     }
     return tdm_column_add(r, "refetched", 0, TDM_UNBOUNDED, 0, err);
 }
@@ -947,8 +971,8 @@ enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uin
     tdm_column_put(r, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
     for (int bound = 0; bound < TDM_BOUNDS_BOTH; bound++) {
         const double backward = r->use.both[TDM_IN_BACKWARD][bound];
-        tdm_column_put(r, r->row[ROW_BOTH + bound], -r->use.both[TDM_IN_FORWARD][bound] - backward);
-        tdm_column_put(r, r->row[ROW_BOTH_BACKWARD + bound], -backward);
+        tdm_column_put(r, tdm_both_row(r, bound), -r->use.both[TDM_IN_FORWARD][bound] - backward);
+        tdm_column_put(r, tdm_both_backward_row(r, bound), -backward);
     }
     tdm_column_put(r, r->row[ROW_AGAIN], -r->use.again);
     struct tdm_arc_column *arc = &r->arcs[r->arc_count];

@@ -54,12 +54,10 @@ static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *rel
     for (int i = ROW_EMBEDDING; i <= ROW_FAR_END; i++)
         add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), true,
                     1024 * tdm_price_at_most(r->centre, r->row[i]));
-    for (int i = ROW_COMPUTE; i <= ROW_BOTH_BACKWARD_LAST; i++)
-        add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
-                    fmax(r->centre[r->row[i]], 0));
-    for (int i = ROW_BOTH_UPDATED; i <= ROW_BOTH_UPDATED_LAST && r->is_tight; i++)
-        add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
-                    fmax(r->centre[r->row[i]], 0));
+    for (int i = ROW_COMPUTE; i <= ROW_BOTH_UPDATED_LAST; i++)
+        if (r->row[i] >= 0 && (i <= ROW_BOTH_BACKWARD_LAST || i >= ROW_BOTH_BACKWARD_SLOWED))
+            add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
+                        fmax(r->centre[r->row[i]], 0));
 }
 
 void tdm_relaxation_weigh(struct tdm_relaxation *r)

@@ -475,9 +475,16 @@ bool tdm_op_has_few_blocks(const struct tdm_machine *machine, const struct tdm_o
     return least > 0 && least * rate_of(machine, op, (double)op->keys) > tdm_op_work(op);
 }
 
+bool tdm_op_shares_host_memory(const struct tdm_machine *machine, const struct tdm_op *op)
+{
+    return op->kind == TDM_OP_OPTIMIZER && tdm_op_rate(op) == TDM_RATE_HOST_OPTIMIZER &&
+           (machine->host_bytes_per_copied_byte > 0 || machine->h2d_beside_updates > 0 ||
+            machine->d2h_beside_updates > 0);
+}
+
 double tdm_op_seconds_per_copied_byte(const struct tdm_machine *machine, const struct tdm_op *op)
 {
-    return op->kind == TDM_OP_OPTIMIZER && tdm_op_rate(op) == TDM_RATE_HOST_OPTIMIZER
+    return tdm_op_shares_host_memory(machine, op)
                ? machine->host_bytes_per_copied_byte / machine->rate[TDM_RATE_HOST_OPTIMIZER]
                : 0;
 }

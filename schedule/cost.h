@@ -45,8 +45,12 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
 /* The least rate of an update on the host beside copies, as a share of its rate alone. */
 #define TDM_LEAST_UPDATE_RATE 0.1
 
-/* Seconds that an update on the host takes longer for each byte that is copied from or to host
- * memory meanwhile; 0 of other ops. Rounding updates wait for the cores, not for memory. */
+/* Is it an update on the host that shares its memory with copies, and does the machine say how?
+ * Each slows the other. Rounding updates wait for the cores, not for memory. */
+bool tdm_op_shares_host_memory(const struct tdm_machine *machine, const struct tdm_op *op);
+
+/* Seconds that such an update takes longer for each byte that is copied from or to host memory
+ * meanwhile; 0 of other ops. */
 double tdm_op_seconds_per_copied_byte(const struct tdm_machine *machine, const struct tdm_op *op);
 
 #endif

@@ -29,8 +29,9 @@ static void find_sharing(struct tdm_lanes *lanes)
             lanes->link_shares[link] = lanes->link_shares[other] = true;
         }
     for (uint32_t link = 0; link < topology->link_count; link++)
-        lanes->link_shares[link] |=
-            lanes->machine->host_bytes_per_copied_byte > 0 && is_of_host(&topology->links[link]);
+        lanes->link_shares[link] |= is_of_host(&topology->links[link]) &&
+                                    (lanes->machine->host_bytes_per_copied_byte > 0 ||
+                                     topology->links[link].beside_updates_bytes_per_second > 0);
     for (uint32_t link = 0; link < topology->link_count; link++)
         lanes->lane_shares[topology->links[link].lane] |= lanes->link_shares[link];
 }
@@ -127,7 +128,7 @@ static enum tdm_status begin(struct tdm_lanes *lanes, struct tdm_lane_op *op, st
     op->begin_seconds = op->start_seconds;
     op->has_begun = true;
     lanes->team_met += op->of_team;
-    if (op->slower > 0) {
+    if (op->updates_host) {
         /* Copies before `lanes->seconds` are not counted. There are few: copies are seldom followed
          * beyond that of its gradient, for which it waits. */
         queue->bytes = fmax(op->seconds - fmax(lanes->seconds - op->begin_seconds, 0), 0);
@@ -207,8 +208,8 @@ static void end_first(struct tdm_lanes *lanes, const struct sharers *sharers)
             const struct tdm_lane_op *op = first_of(sharers->queues[i]);
             if (op->begin_seconds > lanes->seconds)
                 next = fmin(next, op->begin_seconds);
-            else if (op->slower == 0)
-                busy |= 1u << op->link;
+            else
+                busy |= op->updates_host ? TDM_UPDATES_BUSY : 1u << op->link;
         }
         for (uint32_t link = 0; link < topology->link_count; link++)
             if ((busy >> link & 1) != 0 && is_of_host(&topology->links[link]))
@@ -218,8 +219,9 @@ static void end_first(struct tdm_lanes *lanes, const struct sharers *sharers)
             const struct tdm_lane_op *op = first_of(queue);
             if (op->begin_seconds > lanes->seconds)
                 continue;
-            rates[i] = op->slower > 0 ? fmax(1 - op->slower * of_host, TDM_LEAST_UPDATE_RATE)
-                                      : tdm_link_rate(topology, op->link, busy & ~(1u << op->link));
+            rates[i] = op->updates_host
+                           ? fmax(1 - op->slower * of_host, TDM_LEAST_UPDATE_RATE)
+                           : tdm_link_rate(topology, op->link, busy & ~(1u << op->link));
             const double due = lanes->seconds + queue->fixed_seconds + queue->bytes / rates[i];
             if (due <= next) {
                 next = due;
@@ -276,7 +278,8 @@ enum tdm_status tdm_lanes_take(struct tdm_lanes *lanes, const struct tdm_op *op,
                    !lanes->machine->topology.lanes[op->lane].computes;
     taken.link_bytes = taken.shares ? (double)tdm_op_link_bytes(op) : 0;
     taken.slower = tdm_op_seconds_per_copied_byte(lanes->machine, op);
-    taken.shares |= taken.slower > 0;
+    taken.updates_host = tdm_op_shares_host_memory(lanes->machine, op);
+    taken.shares |= taken.updates_host;
     taken.team_number = lanes->team_taken;
     lanes->team_taken += taken.of_team;
     for (uint32_t lane = 0; lane < lanes->machine->topology.lane_count; lane++)

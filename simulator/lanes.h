@@ -6,7 +6,7 @@
  * under way at the same time share what their links carry together (tdm_link_rate()): each is
  * slowed as long as the other goes on, whichever began first. So the end of a copy may depend on
  * ops that come later in the program. Ops queue on their lanes until their times are known. Copies
- * from and to host memory also slow updates there, but not the other way round.
+ * from and to host memory also slow updates there, and updates slow copies in both directions.
  */
 #ifndef TDM_SIMULATOR_LANES_H
 #define TDM_SIMULATOR_LANES_H
@@ -23,7 +23,7 @@ struct tdm_lane_op {
     uint32_t after[TDM_MAX_LANES]; /* as tdm_waits.lane_position */
     uint32_t link;
     uint8_t kind, phase, lane; /* enums of struct tdm_op */
-    bool of_team, shares, has_begun;
+    bool of_team, shares, updates_host, has_begun;
 };
 
 /* Asks the other ranks when all are ready for a team op: *seconds is when this one is. */

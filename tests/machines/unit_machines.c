@@ -369,9 +369,15 @@ static void test_host_rates(void **state)
     tdm_machine_free(machine);
     assert_int_equal(tdm_machine_load("h200", &machine, &err), TDM_OK);
     assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER] ==
-                1.16e11); /* its own, not that of the link */
+                1.1e11); /* its own, not that of the link */
     assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER_ROUNDED] <
                 machine->rate[TDM_RATE_HOST_OPTIMIZER]);
+    /* copies both ways are slower beside updates on the host, those in one direction are not */
+    const uint32_t d2h = 1u << TDM_LINK_D2H;
+    const double alone = tdm_link_rate(&machine->topology, TDM_LINK_H2D, 0);
+    assert_true(tdm_link_rate(&machine->topology, TDM_LINK_H2D, d2h | TDM_UPDATES_BUSY) == 3.75e10);
+    assert_true(tdm_link_rate(&machine->topology, TDM_LINK_H2D, d2h) > 3.75e10);
+    assert_true(tdm_link_rate(&machine->topology, TDM_LINK_H2D, TDM_UPDATES_BUSY) == alone);
     tdm_machine_free(machine);
 }
 

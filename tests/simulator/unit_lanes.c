@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of ops on lanes: updates on the host beside copies, which share host memory with them. */
+/* Tests of ops on lanes: updates on the host and copies beside them, which share host memory. */
 #include "ops/move.h"
 #include "schedule/optimizer.h"
 #include "simulator/lanes.h"
@@ -23,12 +23,17 @@ static const char description[] =
     " \"h2d_bytes_per_second\": 5e10, \"d2h_bytes_per_second\": 5e10,"
     " \"both_ways_bytes_per_second\": 8e10}}";
 
-static struct tdm_machine *made_up(void)
+/* Copies both ways beside updates are slower to the rates given; 0: not. */
+static struct tdm_machine *made_up(double h2d, double d2h)
 {
     struct tdm_machine *machine;
     struct tdm_error err;
     json_t *root = json_loads(description, 0, NULL);
     assert_non_null(root);
+    if (h2d > 0 && d2h > 0) {
+        tdm_json_set(&root, "h2d_beside_updates_bytes_per_second", json_real(h2d));
+        tdm_json_set(&root, "d2h_beside_updates_bytes_per_second", json_real(d2h));
+    }
     if (tdm_machine_from_json("made up", root, &machine, &err) != TDM_OK)
         fail_msg("%s", err.message);
     json_decref(root);
@@ -91,7 +96,7 @@ static void run(const struct tdm_machine *machine, uint64_t to_device, uint64_t 
 
 static void test_updates_beside_copies(void **state)
 {
-    struct tdm_machine *machine = made_up();
+    struct tdm_machine *machine = made_up(0, 0);
     double ends[TDM_MAX_LANES];
     (void)state;
     run(machine, 0, 0, false, ends);
@@ -117,10 +122,32 @@ static void test_updates_beside_copies(void **state)
     tdm_machine_free(machine);
 }
 
+static void test_copies_beside_updates(void **state)
+{
+    struct tdm_machine *machine = made_up(30e9, 36e9);
+    double ends[TDM_MAX_LANES];
+    (void)state;
+    /* in one direction alone they keep their rate */
+    run(machine, 500000000000, 0, false, ends);
+    assert_float_equal(ends[TDM_LANE_H2D], 10, 1e-9);
+    /* both ways 30 and 36 GB/s until the update ends, then 40 each, and 50 when one is left */
+    run(machine, 400000000000, 400000000000, false, ends);
+    const double updated = 1 / (1 - 0.6 * 0.66), both = updated + (400 - 36 * updated) / 40;
+    assert_float_equal(ends[TDM_LANE_HOST], updated, 1e-9);
+    assert_float_equal(ends[TDM_LANE_D2H], both, 1e-9);
+    assert_float_equal(ends[TDM_LANE_H2D], both + (400 - 30 * updated - 40 * (both - updated)) / 50,
+                       1e-9);
+    /* one that rounds does not slow them */
+    run(machine, 400000000000, 400000000000, true, ends);
+    assert_float_equal(ends[TDM_LANE_H2D], 10, 1e-9);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_updates_beside_copies),
+        cmocka_unit_test(test_copies_beside_updates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
