@@ -312,7 +312,7 @@ static enum tdm_status add_all_ahead(struct tdm_relaxation *r, struct tdm_error 
     const double slot = tdm_relaxation_slot_mib(r), slots = tdm_relaxation_more_slots(r) * slot;
     const double slice = head_slice_mib(e, TDM_STATE_MASTER) + head_slice_mib(e, TDM_STATE_MOMENTS);
     const double fetch = 1 / tdm_machine_link_rate(e->base->machine, TDM_LINK_H2D);
-    const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch, fetch};
+    const double alone[TDM_BOUNDS_BOTH] = {fetch, fetch, fetch, fetch};
     const double *both = r->pricing.both_fetch, *by_chunk = by_layer ? NULL : both;
     /* elsewhere the first slot is there; `states` counts it */
     const int first[] = {r->is_tied ? ROW_SLOTS_FORWARD : -1, r->is_tied ? ROW_SLOTS_HEAD : -1};

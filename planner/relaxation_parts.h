@@ -18,9 +18,9 @@ enum { TDM_AT_FORWARD, TDM_AT_HEAD, TDM_AT_UPDATE, TDM_MORE_ROWS };
 enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
 
 /* Bounds of what the link carries in both directions: the first binds where more goes to the
- * device, the second where more goes to the host, the third where about as much goes both ways
- * while the host updates. */
-#define TDM_BOUNDS_BOTH 3
+ * device, the second where more goes to the host; the others are the same where the host updates
+ * meanwhile. */
+#define TDM_BOUNDS_BOTH 4
 
 /* What passes between host and device in slots of its own: inputs of groups; held inputs; kept and
  * held stores; in chunk-major order K and V, and their gradients. Any of it needs its ring for a
@@ -71,9 +71,9 @@ struct tdm_pricing {
     enum tdm_place far; /* of the machine */
     /* seconds of the link per byte to the device and to the host, by these bounds */
     double both_fetch[TDM_BOUNDS_BOTH], both_send[TDM_BOUNDS_BOTH];
-    /* by the third, the part of a second that the link does without while the host updates; 0: it
-     * is left out */
-    double slowed_by_updates;
+    /* by the last two, the part of a second that the link does without while the host updates; 0:
+     * there is no such row */
+    double slowed_by_updates[2];
     /* prices of a byte by these, of all bounds together */
     double price_fetch[TDM_IN_PHASES], price_send[TDM_IN_PHASES];
     struct tdm_attention_list *lists; /* [kinds][classes] */
@@ -176,7 +176,8 @@ enum {
     ROW_TAKEN,
     ROW_STALL,
     ROW_HOST_UPDATES, /* of updates on the host alone, and the next */
-    ROW_BOTH_BACKWARD_SLOWED,
+    ROW_SLOWED,       /* two */
+    ROW_SLOWED_LAST,
     ROW_BOTH_UPDATED, /* from here on of tight programs alone */
     ROW_BOTH_UPDATED_LAST,
     ROW_BESIDE, /* of each state */
@@ -402,7 +403,7 @@ static inline int tdm_both_row(const struct tdm_relaxation *r, int bound)
 
 static inline int tdm_both_backward_row(const struct tdm_relaxation *r, int bound)
 {
-    return r->row[bound < 2 ? ROW_BOTH_BACKWARD + bound : ROW_BOTH_BACKWARD_SLOWED];
+    return r->row[bound < 2 ? ROW_BOTH_BACKWARD + bound : ROW_SLOWED + bound - 2];
 }
 
 static inline int tdm_both_updated_row(const struct tdm_relaxation *r, int bound)

@@ -123,9 +123,9 @@ static void find_lines(const double alone[2], const double beside[2], struct lin
     lines[1] = (struct line){(1 - beside[1] / alone[1]) / beside[0], 1 / alone[1]};
 }
 
-/* Beside updates on the host the two rates are lower, and so are the lines. Of these, the one from
- * which the others are farthest is also drawn through the rates without updates: there a second
- * carries `most` times as much, and while the host updates, the link does without 1 - 1 / most. */
+/* Beside updates on the host the two rates are lower, and so are the lines. Each of these is also
+ * drawn through the rates without updates: there a second carries `most` times as much, and while
+ * the host updates, the link does without 1 - 1 / most of a second. */
 static void share_link(struct tdm_pricing *pricing)
 {
     const struct tdm_machine *machine = pricing->e->base->machine;
@@ -135,19 +135,16 @@ static void share_link(struct tdm_pricing *pricing)
                               tdm_machine_rate_beside(machine, TDM_LINK_D2H)};
     const double updating[2] = {tdm_machine_rate_beside_updates(machine, TDM_LINK_H2D),
                                 tdm_machine_rate_beside_updates(machine, TDM_LINK_D2H)};
-    struct line lines[TDM_BOUNDS_BOTH], slowed[2];
+    struct line lines[TDM_BOUNDS_BOTH];
     find_lines(alone, beside, lines);
-    find_lines(alone, updating, slowed);
-    double most = 1;
-    lines[2] = lines[0];
-    for (int i = 0; i < 2 && pricing->e->seconds_per_copied_byte > 0; i++) {
-        const double carried = beside[0] * slowed[i].fetch + beside[1] * slowed[i].send;
-        if (carried > most) {
-            most = carried;
-            lines[2] = (struct line){slowed[i].fetch / most, slowed[i].send / most};
-        }
+    find_lines(alone, updating, lines + 2);
+    for (int i = 2; i < TDM_BOUNDS_BOTH; i++) {
+        const double most = fmax(beside[0] * lines[i].fetch + beside[1] * lines[i].send, 1);
+        lines[i].fetch /= most;
+        lines[i].send /= most;
+        pricing->slowed_by_updates[i - 2] =
+            pricing->e->seconds_per_copied_byte > 0 ? 1 - 1 / most : 0;
     }
-    pricing->slowed_by_updates = 1 - 1 / most;
     for (int i = 0; i < TDM_BOUNDS_BOTH; i++) {
         pricing->both_fetch[i] = lines[i].fetch;
         pricing->both_send[i] = lines[i].send;

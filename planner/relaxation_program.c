@@ -450,7 +450,7 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
     /* Host memory serves updates and copies. All gradients but those of the head and of the top
      * layer are sent once updates there can begin. */
     const double slowed = gradient_slows(e) * later(r->layers - r->base_layers - 1.0, 0);
-    const double of_updates = r->pricing.slowed_by_updates * updates.host_seconds;
+    const double *slows = r->pricing.slowed_by_updates;
     const struct {
         const char *name;
         double least, most;
@@ -472,8 +472,11 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         [ROW_BOTH_BACKWARD] = {"both_ways_backward_fetch", head - turn * both[0], TDM_UNBOUNDED},
         [ROW_BOTH_BACKWARD_LAST] = {"both_ways_backward_send", head - turn * both[1],
                                     TDM_UNBOUNDED},
-        [ROW_BOTH_BACKWARD_SLOWED] = {"both_ways_backward_slowed",
-                                      head - turn * both[2] + of_updates, TDM_UNBOUNDED},
+        [ROW_SLOWED] = {"both_ways_slowed_fetch",
+                        head - turn * both[2] + slows[0] * updates.host_seconds, TDM_UNBOUNDED},
+        [ROW_SLOWED_LAST] = {"both_ways_slowed_send",
+                             head - turn * both[3] + slows[1] * updates.host_seconds,
+                             TDM_UNBOUNDED},
         [ROW_BOTH_UPDATED] = {"both_ways_updated_fetch", updating - in_slots * both[0],
                               TDM_UNBOUNDED},
         [ROW_BOTH_UPDATED_LAST] = {"both_ways_updated_send", updating - in_slots * both[1],
@@ -508,10 +511,10 @@ static enum tdm_status add_rows(struct tdm_relaxation *r,
         const int i = on_host && k == ROW_TAKEN          ? ROW_HOST_UPDATES
                       : on_host && k == ROW_HOST_UPDATES ? ROW_TAKEN
                                                          : k;
-        const bool is_there = k < ROW_HOST_UPDATES            ? true
-                              : k == ROW_HOST_UPDATES         ? on_host
-                              : k == ROW_BOTH_BACKWARD_SLOWED ? on_host && of_updates > 0
-                                                              : r->is_tight;
+        const bool is_there = k < ROW_HOST_UPDATES    ? true
+                              : k == ROW_HOST_UPDATES ? on_host
+                              : k <= ROW_SLOWED_LAST  ? on_host && slows[k - ROW_SLOWED] > 0
+                                                      : r->is_tight;
         r->row[i] = -1;
         if (is_there)
             status = add_row(r, rows[i].name, rows[i].least, rows[i].most, &r->row[i], err);
@@ -572,19 +575,10 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
 {
     static const int of_forward[] = {ROW_FETCH_FORWARD, ROW_SEND_FORWARD, ROW_BOTH, ROW_BOTH_LAST};
     static const int of_backward[] = {
-        ROW_COMPUTE,
-        ROW_FETCH_BACKWARD,
-        ROW_SEND_BACKWARD,
-        ROW_SEND_UPDATED,
-        ROW_BOTH,
-        ROW_BOTH_LAST,
-        ROW_BOTH_BACKWARD,
-        ROW_BOTH_BACKWARD_LAST,
-        ROW_BOTH_UPDATED,
-        ROW_BOTH_UPDATED_LAST,
-        ROW_TAKEN,
-        ROW_HOST_UPDATES,
-        ROW_BOTH_BACKWARD_SLOWED,
+        ROW_COMPUTE,      ROW_FETCH_BACKWARD,    ROW_SEND_BACKWARD, ROW_SEND_UPDATED,
+        ROW_BOTH,         ROW_BOTH_LAST,         ROW_BOTH_BACKWARD, ROW_BOTH_BACKWARD_LAST,
+        ROW_BOTH_UPDATED, ROW_BOTH_UPDATED_LAST, ROW_TAKEN,         ROW_HOST_UPDATES,
+        ROW_SLOWED,       ROW_SLOWED_LAST,
     };
     const double cost = r->of_bytes ? 0 : 1;
     for (size_t i = 0; i < sizeof(of_forward) / sizeof(of_forward[0]); i++)
@@ -778,8 +772,8 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
 static void put_not_on_host(struct tdm_relaxation *r)
 {
     tdm_column_put(r, r->row[ROW_HOST_UPDATES], r->tied_host + gradient_slows(r->pricing.e));
-    tdm_column_put(r, r->row[ROW_BOTH_BACKWARD_SLOWED],
-                   r->pricing.slowed_by_updates * r->tied_host);
+    for (int i = 0; i < 2; i++)
+        tdm_column_put(r, r->row[ROW_SLOWED + i], r->pricing.slowed_by_updates[i] * r->tied_host);
     tdm_column_put(r, r->row[ROW_COMPUTE], -r->tied_compute);
 }
 
