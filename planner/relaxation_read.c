@@ -55,7 +55,7 @@ static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *rel
         add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), true,
                     1024 * tdm_price_at_most(r->centre, r->row[i]));
     for (int i = ROW_COMPUTE; i <= ROW_BOTH_UPDATED_LAST; i++)
-        if (r->row[i] >= 0 && (i <= ROW_BOTH_BACKWARD_LAST || i >= ROW_SLOWED))
+        if ((i <= ROW_BOTH_BACKWARD_LAST || i >= ROW_SLOWED) && r->row[i] >= 0)
             add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
                         fmax(r->centre[r->row[i]], 0));
 }
