@@ -32,16 +32,31 @@ static enum tdm_status without_documents(const struct tdm_schedule *schedule,
     return TDM_OK;
 }
 
-static double difference(const struct tdm_steps *a, const struct tdm_steps *b)
+static double difference_of(const struct tdm_steps *a, const struct tdm_steps *b,
+                            enum tdm_left what)
 {
     double off = 0, size = 0;
-    const float *x = tdm_steps_values(a, 0, TDM_LEFT_VALUES);
-    const float *y = tdm_steps_values(b, 0, TDM_LEFT_VALUES);
-    for (size_t i = 0; i < TDM_LEFTS * a->count; i++) {
+    const float *x = tdm_steps_values(a, 0, what);
+    const float *y = tdm_steps_values(b, 0, what);
+    for (size_t i = 0; i < a->count; i++) {
         off += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
         size += (double)x[i] * (double)x[i];
     }
     return size > 0 ? sqrt(off / size) : sqrt(off);
+}
+
+/* Weights are so much larger than a step's changes that they hide what moments show. */
+static double difference(const struct tdm_steps *a, const struct tdm_steps *b)
+{
+    double most = 0;
+    for (int what = 0; what < TDM_LEFTS; what++) {
+        double each = difference_of(a, b, (enum tdm_left)what);
+        if (!(each <= most)) /* also if it is no number */
+            most = each;
+        if (isnan(most))
+            break;
+    }
+    return most;
 }
 
 enum tdm_status tdm_text_documents_compare(const struct tdm_schedule *schedule,
@@ -66,6 +81,7 @@ enum tdm_status tdm_text_documents_compare(const struct tdm_schedule *schedule,
     if (status == TDM_OK) {
         differences->loss = fabs(packed.losses[0] - taken.losses[0]);
         differences->values = difference(&packed, &taken);
+        differences->of_loss = packed.losses[0];
     }
     tdm_steps_free(&packed);
     tdm_steps_free(&taken);

@@ -17,7 +17,9 @@
 struct tdm_text_documents {
     uint64_t documents; /* in the step; if no more than sequences: nothing to compare */
     double loss;        /* absolute */
-    double values;      /* gradients, or weights and moments: norm of difference / norm */
+    double values;      /* norm of difference / norm: of gradients; or the largest of those of
+                         * weights, first and second moments */
+    double of_loss;     /* the loss itself */
 };
 
 /* Runs both on a backend. `schedule` has the documents. */
