@@ -13,6 +13,10 @@
 #define ALL_SOLUTIONS 56000u
 #define MOST_SOLUTIONS 200u
 
+/* Where the step is still this far above the bound then, so many times as many follow. */
+#define STILL_FAR 0.05
+#define MORE_SOLUTIONS 2u
+
 /* The winner's own program limits the bound of all. Of others, so much of its gap is asked for
  * beyond its bound. */
 #define MORE 0.2
@@ -83,7 +87,7 @@ enum tdm_status tdm_candidates_tighten(struct tdm_candidates *run, struct tdm_er
     const struct tdm_rounded *winner = run->winner;
     const unsigned layers = run->space.schedule->model->layers,
                    all = ALL_SOLUTIONS / (layers * layers);
-    unsigned left = all < MOST_SOLUTIONS ? all : MOST_SOLUTIONS;
+    unsigned left = all < MOST_SOLUTIONS ? all : MOST_SOLUTIONS, more = MORE_SOLUTIONS * left;
     bool done[TDM_ORDERS][TDM_BASES] = {0};
     double least = tdm_candidates_bound_of_all(run);
     enum tdm_status status = TDM_OK;
@@ -97,7 +101,12 @@ enum tdm_status tdm_candidates_tighten(struct tdm_candidates *run, struct tdm_er
         const bool is_own = order == (int)winner->order && size == winner->size;
         const double enough = is_own ? step : fmin(own + MORE * (step - own), step);
         status = tighten(run, (enum tdm_order)order, size, enough, &left, err);
-        done[order][size] = is_own || *seconds < own || *seconds <= before;
+        if (left > 0)
+            done[order][size] = is_own || *seconds < own || *seconds <= before;
+        else if (step > (1 + STILL_FAR) * tdm_candidates_bound_of_all(run)) {
+            left = more;
+            more = 0;
+        }
     }
     if (status == TDM_OK) {
         find_lowest(run, done, &order, &size);
