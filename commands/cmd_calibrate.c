@@ -46,9 +46,9 @@ const struct tdm_command tdm_cmd_calibrate = {
     .options = options,
     .notes = "Measures this machine and writes its description, which --machine local then means: "
              "the rates of products, attention and memory-bound ops by size, of copies one way "
-             "and both, what a launch and a copy cost at least, and what driver and libraries "
-             "take. All ops are those of a run, in steps of short models. Takes less than a "
-             "minute; nothing else should run meanwhile.\n"
+             "and both, of updates on the host and of both beside each other, what a launch and a "
+             "copy cost at least, and what driver and libraries take. All ops are those of a run, "
+             "in steps of short models. Takes about a minute; nothing else should run meanwhile.\n"
              "\n"
              "Examples:\n"
              "  tidemark calibrate\n"

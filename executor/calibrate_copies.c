@@ -156,6 +156,7 @@ static enum tdm_status measure_beside_updates(const struct copies *copies,
     struct beside beside = {.copies = copies, .bytes = bytes};
     const struct tdm_beside_updates watch = {
         .self = &beside, .begin = begin_copies, .end = note_end};
+    tdm_calibration_say(calibration->options, "copies beside updates on the host");
     enum tdm_status status =
         tdm_host_update_rate(updates, tdm_host_update_threads(TDM_HOST_SPARE_CORES), BESIDE_SECONDS,
                              &watch, &calibration->beside_host_rate, err);
