@@ -231,7 +231,14 @@ static bool has_nf4(const struct tdm_key_case *c)
     return c->settings->torch.quantization == TDM_QUANTIZATION_NF4;
 }
 
-/* Autocast casts operands of products that are in fp32: adapters, and those of a chunked loss. */
+static bool has_chunked_logits(const struct tdm_key_case *c)
+{
+    return c->settings->torch.logits == TDM_LOGITS_CHUNKED ||
+           c->settings->torch.logits == TDM_LOGITS_IN_PLACE;
+}
+
+/* Autocast casts operands of products that are in fp32: adapters, and those of a chunked loss; and
+ * accelerate makes logits fp32 that a loss in place, or DPO to TRL 1.10, then keeps. */
 static bool has_wide_products(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
@@ -240,7 +247,8 @@ static bool has_wide_products(const struct tdm_key_case *c)
         torch->lora_rank > 0 &&
         (torch->adapter == TDM_ADAPTER_P_TUNING ||
          (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
-    return (adapters || encoder || torch->logits == TDM_LOGITS_CHUNKED || torch->fp32_weights) &&
+    const bool whole = torch->second.trainer == TDM_TRAINER_DPO && torch->second.whole_logits;
+    return (adapters || encoder || has_chunked_logits(c) || whole || torch->fp32_weights) &&
            (!torch->wrapper->mixes_precision || tdm_fsdp_widens_adapters(torch));
 }
 
@@ -249,12 +257,6 @@ static bool has_other_autocast(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
     return torch->fp32_weights == (torch->autocast == TDM_AUTOCAST_NO);
-}
-
-static bool has_chunked_logits(const struct tdm_key_case *c)
-{
-    return c->settings->torch.logits == TDM_LOGITS_CHUNKED ||
-           c->settings->torch.logits == TDM_LOGITS_IN_PLACE;
 }
 
 static bool has_version(const struct tdm_key_case *c)
@@ -330,7 +332,8 @@ static bool has_gptq(const struct tdm_key_case *c)
 static const struct tdm_key_need needs_gptq = {"without quantization=gptq", has_gptq};
 static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
 static const struct tdm_key_need needs_wide_products = {
-    "without fp32 adapters (lora=peft, P_TUNING) or logits=chunked", has_wide_products};
+    "without fp32 adapters (lora=peft, P_TUNING), logits=chunked or in-place, or trl=1.9",
+    has_wide_products};
 static const struct tdm_key_need needs_other_autocast = {"with these weights_dtype",
                                                          has_other_autocast};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};

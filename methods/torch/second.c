@@ -157,6 +157,12 @@ static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
     return scores;
 }
 
+/* GRPO had other code for it then. */
+static bool has_whole_scores(const struct tdm_torch_model *t)
+{
+    return t->settings.second.trainer == TDM_TRAINER_DPO && t->settings.second.whole_logits;
+}
+
 static struct tdm_eager_value *scores_of(struct tdm_torch_model *t, struct tdm_eager_value *hidden,
                                          const struct batch *b, bool whole)
 {
@@ -173,7 +179,7 @@ static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const
     struct tdm_eager_value *hidden = second_forward(t);
     bool graph = m->grad_enabled;
     m->grad_enabled = false;
-    struct tdm_eager_value *scores = scores_of(by, hidden, b, t->settings.second.whole_logits);
+    struct tdm_eager_value *scores = scores_of(by, hidden, b, has_whole_scores(t));
     m->grad_enabled = graph;
     tdm_drop(m, hidden);
     return scores;
@@ -182,7 +188,7 @@ static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const
 static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const struct batch *b)
 {
     struct tdm_eager_value *hidden = tdm_torch_base(t);
-    struct tdm_eager_value *scores = scores_of(t, hidden, b, t->settings.second.whole_logits);
+    struct tdm_eager_value *scores = scores_of(t, hidden, b, has_whole_scores(t));
     tdm_drop(t->m, hidden);
     return scores;
 }
