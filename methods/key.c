@@ -5,6 +5,7 @@
 #include "base/units.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -39,6 +40,26 @@ enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *
 {
     return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; expected %s", key->name,
                     value, key->values);
+}
+
+enum tdm_status tdm_key_read_version(const struct tdm_method_key *key, const char *value,
+                                     const char *example, unsigned long *major,
+                                     unsigned long *minor, struct tdm_error *err)
+{
+    unsigned long *const numbers[] = {major, minor};
+    char *end = (char *)value;
+    *minor = 0;
+    for (size_t i = 0; i < 2; i++) {
+        if (!(*end >= '0' && *end <= '9'))
+            return tdm_fail(err, TDM_USAGE,
+                            "--set %s: \"%.64s\" is not a version; expected one such as %s",
+                            key->name, value, example);
+        *numbers[i] = strtoul(end, &end, 10);
+        if (*end != '.')
+            break;
+        end++;
+    }
+    return TDM_OK;
 }
 
 enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char *value,

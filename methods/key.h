@@ -130,6 +130,12 @@ enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char 
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
                                   struct tdm_error *err);
 
+/* For other readers: the first two numbers of a version such as 4.48.1; without a second number
+ * *minor is 0. Fails if the value does not begin so; `example` is a version for that message. */
+enum tdm_status tdm_key_read_version(const struct tdm_method_key *key, const char *value,
+                                     const char *example, unsigned long *major,
+                                     unsigned long *minor, struct tdm_error *err);
+
 /* ---- needs that several families share ---- */
 
 extern const struct tdm_key_need tdm_need_lora, tdm_need_chunked_logits, tdm_need_later_steps;
