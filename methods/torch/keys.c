@@ -177,13 +177,14 @@ enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char 
 static enum tdm_status read_version(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    unsigned long major, minor;
+    unsigned version[TDM_VERSION_NUMBERS];
     settings->torch.loss = TDM_LOSS_PADDED;
     if (strcmp(value, "now") == 0)
         return TDM_OK;
-    const enum tdm_status status = tdm_key_read_version(key, value, "4.48.1", &major, &minor, err);
+    const enum tdm_status status = tdm_key_read_version(key, value, "4.48.1", version, err);
     if (status != TDM_OK)
         return status;
+    const unsigned major = version[0], minor = version[1];
     if (major < 4 || (major == 4 && minor <= 45))
         settings->torch.loss = TDM_LOSS_WIDE;
     else if (major == 4 && minor <= 48)

@@ -92,14 +92,15 @@ static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vll
 static enum tdm_status read_trl(const struct tdm_method_key *key, const char *value,
                                 struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    unsigned long major, minor;
+    unsigned version[TDM_VERSION_NUMBERS];
     settings->torch.second.whole_logits = false;
     if (strcmp(value, "now") == 0)
         return TDM_OK;
-    const enum tdm_status status = tdm_key_read_version(key, value, "1.9.0", &major, &minor, err);
+    const enum tdm_status status = tdm_key_read_version(key, value, "1.9.0", version, err);
     if (status != TDM_OK)
         return status;
-    settings->torch.second.whole_logits = major < 1 || (major == 1 && minor <= LAST_WHOLE_MINOR);
+    settings->torch.second.whole_logits =
+        version[0] < 1 || (version[0] == 1 && version[1] <= LAST_WHOLE_MINOR);
     return TDM_OK;
 }
 
