@@ -146,30 +146,53 @@ static enum tdm_status read_packed(const struct tdm_from_reading *r, const char 
                                   : tdm_from_apply_rules(r, context, path, value);
 }
 
-/* Micro-batches of a step: the global batch over all ranks that have data of their own. */
+static enum tdm_status read_global_batch(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    uint64_t sequences;
+    const enum tdm_status status = tdm_from_count(r, path, value, &sequences);
+    return status == TDM_OK ? tdm_from_note(r, path, "read with local_batch_size") : status;
+}
+
+/* Ranks that share the sequences of one. */
+static json_int_t ranks_in_parts(const struct tdm_from_reading *r, const char *key)
+{
+    const json_int_t ranks = json_integer_value(tdm_from_in(r, "distributed", key));
+    return ranks > 1 ? ranks : 1;
+}
+
+/* Micro-batches of a step: the global batch over all ranks that have data of their own
+ * (components/training/step_scheduler.py, components/distributed/mesh_utils.py). */
 static enum tdm_status add_micro_batches(const struct tdm_from_reading *r)
 {
     const json_t *all = tdm_from_in(r, "step_scheduler", "global_batch_size"),
-                 *own = tdm_from_in(r, "step_scheduler", "local_batch_size"),
-                 *parts = tdm_from_in(r, "distributed", "tp_size");
+                 *own = tdm_from_in(r, "step_scheduler", "local_batch_size");
     const json_int_t gpus = r->from->asked_gpus > 0 ? (json_int_t)r->from->asked_gpus : 1,
-                     divided = json_integer_value(parts) > 1 ? json_integer_value(parts) : 1,
-                     ranks = gpus > divided ? gpus / divided : 1;
+                     whole = gpus / ranks_in_parts(r, "tp_size") / ranks_in_parts(r, "cp_size"),
+                     ranks = whole > 1 ? whole : 1;
     if (!json_is_integer(all) || !json_is_integer(own) || json_integer_value(own) < 1 ||
         json_integer_value(all) / json_integer_value(own) <= ranks)
         return TDM_OK;
     return tdm_from_pair(r, "gradient_accumulation_steps", "2"); /* as any number above 1 */
 }
 
+#define USUAL_RANK "8" /* PeftConfig's */
+
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
+    const json_t *peft = json_object_get(r->root, "peft");
     r->from->is_training = true;
     if (r->from->spread == NULL)
         r->from->spread = "fsdp";
     enum tdm_status status = add_micro_batches(r);
     if (status == TDM_OK && !json_is_false(tdm_from_in(r, "model", "use_liger_kernel")))
         status = tdm_from_pair(r, "liger", "all"); /* its loader's default */
-    if (status == TDM_OK && tdm_from_in(r, "peft", "dim") != NULL)
+    if (status != TDM_OK || tdm_from_is_off(peft))
+        return status;
+    const json_t *rank = json_object_get(peft, "dim");
+    if (rank == NULL || json_is_null(rank))
+        status = tdm_from_pair(r, "lora_rank", USUAL_RANK);
+    if (status == TDM_OK)
         status = tdm_from_quiet_pair(r, "lora", "bf16");
     return status;
 }
@@ -193,7 +216,7 @@ static const struct tdm_from_rule rules[] = {
     {"quantization.bnb_4bit_use_double_quant", ON "double_quantization=yes"},
     {"quantization.*", IGNORE NO_MEMORY},
     {"step_scheduler.local_batch_size", SAYS(BATCH)},
-    {"step_scheduler.global_batch_size", IGNORE "read with local_batch_size"},
+    {"step_scheduler.global_batch_size", READ(read_global_batch)},
     {"step_scheduler.*", IGNORE NO_MEMORY},
     {"packed_sequence.packed_sequence_size", READ(read_packed)},
     {"packed_sequence.*", IGNORE NO_MEMORY},
@@ -220,6 +243,8 @@ static const struct tdm_from_rule rules[] = {
     {"distributed.mp_policy.*", IGNORE NO_MEMORY},
     {"distributed.enable_fsdp2_prefetch", IGNORE "modules are gathered as fully_shard does"},
     {"distributed.enable_async_tensor_parallel", LACK "predicted without it"},
+    {"distributed.reshard_after_forward", SET "reshard_after_forward"},
+    {"distributed.enable_compile", ON "compile=layers"},
     {"distributed.pipeline*", IGNORE "read as pp_size"},
     {"distributed.mp_policy", IGNORE NO_MEMORY},
     {"distributed.moe*", IGNORE "read as ep_size"},

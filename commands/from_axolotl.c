@@ -366,7 +366,7 @@ static const struct tdm_from_rule rules[] = {
     {"num_labels", READ(read_labels)},
     {"neftune_noise_alpha", LACK "noise of the embedding"},
     {"noisy_embedding_alpha", LACK "noise of the embedding"},
-    {"optim_target_modules", REFUSE "GaLore and its like are not known"},
+    {"optim_target_modules", LACK "GaLore is predicted with projections of all matrices of layers"},
     {"qgalore_*", REFUSE "GaLore and its like are not known"},
     {"auto_find_batch_size", LACK "the batch is as said"},
     {"torch_empty_cache_steps", LACK "cached memory is kept"},

@@ -310,7 +310,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     /* what is not modelled */
     {"activation_offloading", READ(tdm_from_read_offloading)},
     {"label_smoothing_factor", REFUSE "the loss of smoothed labels is not known"},
-    {"optim_target_modules", REFUSE "GaLore and its like are not known"},
+    {"optim_target_modules", LACK "GaLore is predicted with projections of all matrices of layers"},
     {"neftune_noise_alpha", LACK "noise of the embedding"},
     {"torch_empty_cache_steps", LACK "cached memory is kept"},
     {"auto_find_batch_size", LACK "the batch is as said"},

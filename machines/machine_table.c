@@ -193,10 +193,11 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     if (machine->host_bytes_per_copied_byte > 0)
         fprintf(out, "%-22s %.2f bytes less for each byte copied meanwhile\n",
                 "updates on the host", machine->host_bytes_per_copied_byte);
-    if (machine->h2d_beside_updates > 0 && machine->d2h_beside_updates > 0)
+    if (machine->h2d_beside_updates > 0 || machine->d2h_beside_updates > 0)
         fprintf(out, "%-22s %.1f GB/s to the device and %.1f from it at once\n",
-                "copies beside updates", machine->h2d_beside_updates / 1e9,
-                machine->d2h_beside_updates / 1e9);
+                "copies beside updates",
+                tdm_machine_rate_beside_updates(machine, TDM_LINK_H2D) / 1e9,
+                tdm_machine_rate_beside_updates(machine, TDM_LINK_D2H) / 1e9);
     print_texts(out, machine, "assumed");
     print_texts(out, machine, "notes");
 }

@@ -5,8 +5,11 @@
 #include "base/units.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+#define VERSION_MOST 1000000ul /* of a number, which may be a date */
 
 /* Do both begin with the same letters? Case, and "-" or "_", make no difference. */
 static bool same_letters(const char *a, const char *b, size_t length)
@@ -39,6 +42,27 @@ enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *
 {
     return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; expected %s", key->name,
                     value, key->values);
+}
+
+enum tdm_status tdm_key_read_version(const struct tdm_method_key *key, const char *value,
+                                     const char *example, unsigned version[TDM_VERSION_NUMBERS],
+                                     struct tdm_error *err)
+{
+    const char *next = value;
+    memset(version, 0, TDM_VERSION_NUMBERS * sizeof(*version));
+    for (unsigned i = 0; i < TDM_VERSION_NUMBERS; i++) {
+        char *end = (char *)next;
+        const unsigned long number = *next >= '0' && *next <= '9' ? strtoul(next, &end, 10) : 0;
+        if (end == next || number > VERSION_MOST)
+            return tdm_fail(err, TDM_USAGE,
+                            "--set %s: \"%.64s\" is not a version; expected one such as %s",
+                            key->name, value, example);
+        version[i] = (unsigned)number;
+        if (*end != '.')
+            break;
+        next = end + 1;
+    }
+    return TDM_OK;
 }
 
 enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char *value,

@@ -130,6 +130,13 @@ enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char 
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
                                   struct tdm_error *err);
 
+/* For other readers: the first numbers of a version such as 4.48.1; those that it has not are 0.
+ * Fails if the value does not begin so; `example` is a version for that message. */
+#define TDM_VERSION_NUMBERS 3u
+enum tdm_status tdm_key_read_version(const struct tdm_method_key *key, const char *value,
+                                     const char *example, unsigned version[TDM_VERSION_NUMBERS],
+                                     struct tdm_error *err);
+
 /* ---- needs that several families share ---- */
 
 extern const struct tdm_key_need tdm_need_lora, tdm_need_chunked_logits, tdm_need_later_steps;

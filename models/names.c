@@ -321,18 +321,21 @@ static const struct {
     {"dbrx", "DBRX", "mixtral-8x7b", "LayerNorm and joint q, k and v"},
     {"deepseek-moe", "DeepSeek 1", "qwen2-57b-a14b", "its own code"},
     {"dots.llm1", "dots.llm1", "qwen3-30b-a3b", "shared experts and a first dense layer"},
-    {"ernie-4.5-", "ERNIE 4.5's mixtures", "glm-4.5-air", "its experts"},
+    {"ernie-4.5-", "ERNIE 4.5 with experts", "glm-4.5-air", "its experts"},
     {"exaone", "EXAONE", "olmo-3-7b", "its norms"},
     {"falcon-", "Falcon with groups of K and V", "falcon-7b", "K and V of all heads are made"},
     {"falcon-h1", NULL, NULL, NULL}, /* known, as others that begin so */
+    {"falcon-mamba", "Falcon Mamba", "nemotron-h-8b", "no attention"},
+    {"falcon-rw", "Falcon RW", "pythia-6.9b", "ALiBi in place of rotation"},
     {"gemma-3n", "Gemma 3n", "gemma-3-4b", "embeddings of each layer"},
     {"gpt-j", "GPT-J", "phi-2", "neighbours are rotated, no biases of q, k and v"},
     {"gpt-neo-", "GPT-Neo", "gpt2-xl", "windows and unscaled scores"},
-    {"hunyuan-a13b", "Hunyuan's mixtures", "qwen3-30b-a3b", "its experts"},
+    {"hunyuan-a13b", "Hunyuan with experts", "qwen3-30b-a3b", "its experts"},
     {"internlm", "InternLM", "llama-3.1-8b", "its own code joins q, k and v"},
     {"jamba", "Jamba", "granite-4.0-h-tiny", "Mamba-1"},
     {"mamba", "Mamba", "nemotron-h-8b", "no attention"},
     {"mistral-small-instruct-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
+    {"mistral-small-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
     {"minicpm", "MiniCPM", "granite-3.1-2b", "its own code"},
     {"minimax-m2", "MiniMax M2", "qwen3-235b-a22b", "norms over all heads"},
     {"minimax", "MiniMax", "mixtral-8x22b", "linear attention"},
@@ -341,7 +344,7 @@ static const struct {
     {"olmo-7b-0", "OLMo of 2024", "olmo-7b", "q, k and v may be clipped"},
     {"opt-350m", "OPT's 350M", "opt-125m", "its layers differ from those of other sizes"},
     {"phi-3-small", "Phi 3 small", "phi-3-mini", "sparse attention by blocks"},
-    {"phi-3.5-moe", "Phi's mixtures", "mixtral-8x7b", "LayerNorm and its router"},
+    {"phi-3.5-moe", "Phi with experts", "mixtral-8x7b", "LayerNorm and its router"},
     {"rwkv", "RWKV", "nemotron-h-8b", "no attention"},
     {"starcoder", "StarCoder 1", "gpt2-xl", "one head of K and V"},
     {"starcoder2", NULL, NULL, NULL},
@@ -351,7 +354,8 @@ static const struct {
 /* Does the date of a name, which the plain name lacks, say more than when it was trained? */
 static bool is_dated(const char *name)
 {
-    static const char *const starts[] = {"olmo-1b-0", "olmo-7b-0", "mistral-small-instruct-2409"};
+    static const char *const starts[] = {"olmo-1b-0", "olmo-7b-0", "mistral-small-instruct-2409",
+                                         "mistral-small-2409"};
     for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++)
         if (strncasecmp(name, starts[i], strlen(starts[i])) == 0)
             return true;

@@ -112,15 +112,17 @@ static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool 
 /* While both directions are busy each has its rate beside the other. So the link carries rates
  * between these two and those of one direction alone. The lines from these two to one and to the
  * other bound them: on a line a second has bytes to the device / fetch + bytes to the host / send.
- */
+ * Where the two rates are so low that one direction after the other carries more, the line between
+ * those of one direction alone bounds all of it. */
 struct line {
     double fetch, send; /* seconds per byte */
 };
 
 static void find_lines(const double alone[2], const double beside[2], struct line lines[2])
 {
-    lines[0] = (struct line){1 / alone[0], (1 - beside[0] / alone[0]) / beside[1]};
-    lines[1] = (struct line){(1 - beside[1] / alone[1]) / beside[0], 1 / alone[1]};
+    const double fetch = 1 / alone[0], send = 1 / alone[1];
+    lines[0] = (struct line){fetch, fmin((1 - beside[0] / alone[0]) / beside[1], send)};
+    lines[1] = (struct line){fmin((1 - beside[1] / alone[1]) / beside[0], fetch), send};
 }
 
 /* Beside updates on the host the two rates are lower, and so are the lines. Each of these is also

@@ -17,21 +17,22 @@ static bool is_of_host(const struct tdm_link *link)
     return link->from != TDM_DEVICE || link->to != TDM_DEVICE;
 }
 
-/* Links whose rate depends on whether other links are busy, and the links on which it depends. */
+/* Links whose rate depends on whether other links are busy, beside updates on the host or not, and
+ * the links on which it depends. */
 static void find_sharing(struct tdm_lanes *lanes)
 {
     const struct tdm_topology *topology = &lanes->machine->topology;
     for (uint32_t link = 0; link < topology->link_count; link++)
         for (uint32_t other = 0; other < topology->link_count; other++) {
             const double alone = tdm_link_rate(topology, link, 0);
-            if (other == link || tdm_link_rate(topology, link, 1u << other) >= alone)
+            const double beside = tdm_link_rate(topology, link, 1u << other | TDM_UPDATES_BUSY);
+            if (other == link || beside >= alone)
                 continue;
             lanes->link_shares[link] = lanes->link_shares[other] = true;
         }
     for (uint32_t link = 0; link < topology->link_count; link++)
-        lanes->link_shares[link] |= is_of_host(&topology->links[link]) &&
-                                    (lanes->machine->host_bytes_per_copied_byte > 0 ||
-                                     topology->links[link].beside_updates_bytes_per_second > 0);
+        lanes->link_shares[link] |=
+            lanes->machine->host_bytes_per_copied_byte > 0 && is_of_host(&topology->links[link]);
     for (uint32_t link = 0; link < topology->link_count; link++)
         lanes->lane_shares[topology->links[link].lane] |= lanes->link_shares[link];
 }

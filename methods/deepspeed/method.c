@@ -245,12 +245,12 @@ static enum tdm_status read_version(const struct tdm_method_key *key, const char
     static const unsigned early_buckets[3] = {0, 18, 2};
     /* pull request 8148, after the release of 0.19.3 */
     static const unsigned forgets_owners[3] = {0, 19, 3};
-    unsigned version[3] = {0, 0, 0};
+    unsigned version[TDM_VERSION_NUMBERS] = {0};
     const bool now = strcmp(value, "now") == 0;
-    if (!now && sscanf(value, "%u.%u.%u", &version[0], &version[1], &version[2]) < 2)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a version; expected one as 0.18.2", key->name,
-                        value);
+    const enum tdm_status status =
+        now ? TDM_OK : tdm_key_read_version(key, value, "0.18.2", version, err);
+    if (status != TDM_OK)
+        return status;
     settings->torch.deepspeed.early_buckets = !now && compare_versions(version, early_buckets) <= 0;
     settings->torch.deepspeed.forgets_owners =
         !now && compare_versions(version, forgets_owners) <= 0;

@@ -170,9 +170,11 @@ static enum tdm_status check_targets(const struct tdm_model *model,
 {
     char has[128] = "";
     size_t used = 0;
-    if (s->adapter != TDM_ADAPTER_LORA || s->code != TDM_CODE_TRANSFORMERS ||
-        tdm_torch_trained_parameters(model, s) > 0)
+    if (s->code != TDM_CODE_TRANSFORMERS || tdm_torch_trained_parameters(model, s) > 0)
         return TDM_OK;
+    if (s->adapter == TDM_ADAPTER_NORMS)
+        return tdm_fail(err, TDM_USAGE, "--set peft_type: norms of %s have no weights to train",
+                        model->name);
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
         if (tdm_model_tensor(model, model->layers - 1,
                              tdm_projection_role((enum tdm_projection)p)) != NULL &&

@@ -177,19 +177,14 @@ enum tdm_status tdm_key_read_liger(const struct tdm_method_key *key, const char 
 static enum tdm_status read_version(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    unsigned long major = 0, minor = 0;
-    char *end = NULL;
+    unsigned version[TDM_VERSION_NUMBERS];
     settings->torch.loss = TDM_LOSS_PADDED;
     if (strcmp(value, "now") == 0)
         return TDM_OK;
-    if (*value >= '0' && *value <= '9')
-        major = strtoul(value, &end, 10);
-    if (end == NULL || (*end != '.' && *end != '\0'))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a version; expected one as 4.48.1", key->name,
-                        value);
-    if (*end == '.')
-        minor = strtoul(end + 1, NULL, 10);
+    const enum tdm_status status = tdm_key_read_version(key, value, "4.48.1", version, err);
+    if (status != TDM_OK)
+        return status;
+    const unsigned major = version[0], minor = version[1];
     if (major < 4 || (major == 4 && minor <= 45))
         settings->torch.loss = TDM_LOSS_WIDE;
     else if (major == 4 && minor <= 48)

@@ -92,17 +92,15 @@ static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vll
 static enum tdm_status read_trl(const struct tdm_method_key *key, const char *value,
                                 struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    char *end;
+    unsigned version[TDM_VERSION_NUMBERS];
     settings->torch.second.whole_logits = false;
     if (strcmp(value, "now") == 0)
         return TDM_OK;
-    const unsigned long major = strtoul(value, &end, 10);
-    if (end == value || *end != '.')
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a version; expected one as 1.9.0", key->name,
-                        value);
-    const unsigned long minor = strtoul(end + 1, NULL, 10);
-    settings->torch.second.whole_logits = major < 1 || (major == 1 && minor <= LAST_WHOLE_MINOR);
+    const enum tdm_status status = tdm_key_read_version(key, value, "1.9.0", version, err);
+    if (status != TDM_OK)
+        return status;
+    settings->torch.second.whole_logits =
+        version[0] < 1 || (version[0] == 1 && version[1] <= LAST_WHOLE_MINOR);
     return TDM_OK;
 }
 

@@ -590,13 +590,19 @@ static void targets_in_own_words(void **state)
                  "it has o_proj,qkv_proj,gate_proj,up_proj,down_proj"},
                 {"qwen2.5-7b", "lora_targets=c_attn",
                  "it has q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"}};
-    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
-        const char *const pairs[] = {"lora_rank=8", none[i].target, NULL};
-        struct tdm_method_prediction p;
-        struct tdm_error err = {.message = ""};
-        assert_int_equal(try_predict(none[i].model, "parallel", 1, pairs, &p, &err), TDM_USAGE);
-        assert_string_equal(err.hint, none[i].has);
-    }
+    static const char *const types[] = {"peft_type=LORA", "peft_type=IA3", "peft_type=VERA",
+                                        "peft_type=LOHA", "peft_type=BOFT"};
+    struct tdm_method_prediction p;
+    struct tdm_error err = {.message = ""};
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        for (size_t k = 0; k < sizeof(types) / sizeof(types[0]); k++) {
+            const char *const pairs[] = {"lora_rank=8", types[k], none[i].target, NULL};
+            assert_int_equal(try_predict(none[i].model, "parallel", 1, pairs, &p, &err), TDM_USAGE);
+            assert_string_equal(err.hint, none[i].has);
+        }
+    const char *const norms[] = {"peft_type=LN_TUNING", NULL};
+    assert_int_equal(try_predict("olmo-1b", "parallel", 1, norms, &p, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "norms of olmo-1b have no weights"));
 }
 
 /* In place: all logits, a chunk's log-softmax and two gradients of it. DPO to TRL 1.10: log-softmax

@@ -221,6 +221,9 @@ static void wrong_settings_are_refused(void **state)
     REFUSES("leave out logits", "trainer=dpo", "logits=chunked");
     REFUSES("not a share", "trainer=grpo", "beta=2");
     REFUSES("not a version", "trainer=dpo", "trl=old");
+    REFUSES("not a version", "trainer=dpo", "trl=-1.9");
+    REFUSES("not a version", "trainer=dpo", "trl=1.x");
+    REFUSES("not a version", "transformers=4.x");
     REFUSES("not a share", "trainer=grpo", "use_vllm=yes", "vllm_gpu_memory_utilization=x");
 }
 

@@ -1002,6 +1002,10 @@ static void test_other_names(void **state)
     assert_int_equal(tdm_model_load("mistralai/Mistral-Small-Instruct-2409", &model, &err),
                      TDM_INPUT);
     assert_contains(err.hint, "codestral-22b is nearest");
+    assert_int_equal(tdm_model_load("mistral-small-2409", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "codestral-22b is nearest");
+    assert_int_equal(tdm_model_load("tiiuae/falcon-mamba-7b", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "no attention");
     assert_int_equal(tdm_model_load("MiniMaxAI/MiniMax-M2", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "qwen3-235b-a22b is nearest");
     assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);

@@ -353,20 +353,31 @@ static void draw(struct tdm_dice *dice, struct tdm_schedule *schedule)
     }
 }
 
-/* Copies of the small models above take little time. Here they are most of the step. */
-static void test_bound_of_streams(void **state)
+/* Makes links up to three times slower, and copies both ways beside updates on the host slower than
+ * that: down to a tenth, where one direction after the other carries more. */
+static void slow_beside_updates(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
-    (void)state;
-    const struct tdm_request request = {.model = "qwen2.5-7b",
-                                        .machine = "h200",
-                                        .optimizer = TDM_OPTIMIZER_ADAMW,
-                                        .context = 8192,
-                                        .sequences = 1};
-    const uint64_t cases = tdm_case_count(12, 400);
+    struct tdm_machine *machine = schedule->machine;
+    slow_down_links(schedule, (double)tdm_dice_roll(dice, 10, 30) / 10);
+    machine->host_bytes_per_copied_byte = (double)tdm_dice_roll(dice, 1, 30) / 100;
+    for (uint32_t link = TDM_LINK_H2D; link <= TDM_LINK_D2H; link++)
+        machine->topology.links[link].beside_updates_bytes_per_second =
+            machine->topology.links[link].bytes_per_second * (double)tdm_dice_roll(dice, 1, 10) /
+            10;
+    machine->h2d_beside_updates =
+        machine->topology.links[TDM_LINK_H2D].beside_updates_bytes_per_second;
+    machine->d2h_beside_updates =
+        machine->topology.links[TDM_LINK_D2H].beside_updates_bytes_per_second;
+}
+
+/* Bounds of schedules that are drawn; where `slows`, beside slow copies. */
+static void check_streams(const struct tdm_request *request, uint64_t first_seed, uint64_t cases,
+                          bool slows)
+{
     uint64_t tied = 0, passing = 0;
     double sum = 0;
     for (uint64_t i = 0; i < cases; i++) {
-        uint64_t seed = tdm_case_seed(47000, i);
+        uint64_t seed = tdm_case_seed(first_seed, i);
         struct tdm_schedule *schedule;
         struct tdm_estimator *estimator;
         struct tdm_pins pins;
@@ -375,8 +386,12 @@ static void test_bound_of_streams(void **state)
         struct tdm_dice dice;
         struct tdm_error err;
         tdm_dice_seed(&dice, seed);
-        must(tdm_request_make(&request, &schedule, &pins, &err), &err);
+        must(tdm_request_make(request, &schedule, &pins, &err), &err);
         draw(&dice, schedule);
+        if (schedule->chunk_tokens > request->context)
+            schedule->chunk_tokens = request->context;
+        if (slows)
+            slow_beside_updates(&dice, schedule);
         tied += is_tied(schedule);
         passing += passes(schedule);
         simulate(schedule, &s);
@@ -401,6 +416,30 @@ static void test_bound_of_streams(void **state)
                                 passing, cases, 0.05));
     print_message("bounds with their homes and groups over simulated times, mean of %.0f: %.3f\n",
                   (double)cases, sum / (double)cases);
+}
+
+/* Copies of the small models above take little time. Here they are most of the step. */
+static void test_bound_of_streams(void **state)
+{
+    (void)state;
+    const struct tdm_request request = {.model = "qwen2.5-7b",
+                                        .machine = "h200",
+                                        .optimizer = TDM_OPTIMIZER_ADAMW,
+                                        .context = 8192,
+                                        .sequences = 1};
+    check_streams(&request, 47000, tdm_case_count(12, 400), false);
+}
+
+/* Here all but copies and updates on the host is short. */
+static void test_bound_beside_updates(void **state)
+{
+    (void)state;
+    const struct tdm_request request = {.model = "qwen2.5-0.5b",
+                                        .machine = "h200",
+                                        .optimizer = TDM_OPTIMIZER_ADAMW,
+                                        .context = 256,
+                                        .sequences = 1};
+    check_streams(&request, 48040, tdm_case_count(40, 400), true);
 }
 
 /* Groups hold most when their top layers begin to go backward. A mean of lists of groups that end
@@ -589,6 +628,7 @@ int main(void)
         cmocka_unit_test(test_solver_without_memory),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_bound_of_streams),
+        cmocka_unit_test(test_bound_beside_updates),
         cmocka_unit_test(test_bound_of_groups),
         cmocka_unit_test(test_bound_of_rings),
         cmocka_unit_test(test_bound_of_ranks),

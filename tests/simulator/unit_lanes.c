@@ -143,11 +143,30 @@ static void test_copies_beside_updates(void **state)
     tdm_machine_free(machine);
 }
 
+/* Also where that is all that slows copies, of one direction. */
+static void test_copies_one_way_slower(void **state)
+{
+    struct tdm_machine *machine = made_up(0, 0);
+    struct tdm_link *links = machine->topology.links;
+    double ends[TDM_MAX_LANES];
+    (void)state;
+    machine->host_bytes_per_copied_byte = 0;
+    machine->h2d_beside_updates = links[TDM_LINK_H2D].beside_updates_bytes_per_second = 30e9;
+    for (unsigned link = TDM_LINK_H2D; link <= TDM_LINK_D2H; link++)
+        links[link].both_ways_bytes_per_second = 100e9;
+    run(machine, 400000000000, 400000000000, false, ends);
+    assert_float_equal(ends[TDM_LANE_HOST], 1, 1e-9);
+    assert_float_equal(ends[TDM_LANE_D2H], 8, 1e-9);
+    assert_float_equal(ends[TDM_LANE_H2D], 1 + (400 - 30) / 50.0, 1e-9);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_updates_beside_copies),
         cmocka_unit_test(test_copies_beside_updates),
+        cmocka_unit_test(test_copies_one_way_slower),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
