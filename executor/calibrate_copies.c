@@ -8,13 +8,18 @@
 #include "ops/move.h"
 #include "schedule/program.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define SMALL_BYTES (UINT64_C(128) << 10)
 #define MOST_COPIES 64u
-/* Copies of each direction beside updates, and how long these run. The copies outlast them. */
-#define BESIDE_COPIES 120u
+/* How long updates run beside copies; copies last for so many times as long, as the last update
+ * may begin at the end. */
 #define BESIDE_SECONDS 0.25
+#define BESIDE_TIMES 2.5
+
+/* Copies of each direction at most: half of the launches that may be under way. */
+#define MOST_BESIDE 480u
 
 struct copies {
     const struct tdm_backend *backend;
@@ -113,6 +118,7 @@ static enum tdm_status measure_both(const struct copies *copies, uint64_t bytes,
 struct beside {
     const struct copies *copies;
     uint64_t bytes;           /* of a copy */
+    uint32_t count;           /* of copies of each direction */
     int64_t start_ns, end_ns; /* of the updates */
 };
 
@@ -120,7 +126,7 @@ static enum tdm_status begin_copies(void *self, struct tdm_error *err)
 {
     struct beside *beside = self;
     enum tdm_status status = TDM_OK;
-    for (uint32_t i = 0; i < 2 * BESIDE_COPIES && status == TDM_OK; i++)
+    for (uint32_t i = 0; i < 2 * beside->count && status == TDM_OK; i++)
         status =
             launch(beside->copies, i % 2 == 0 ? TDM_LANE_H2D : TDM_LANE_D2H, i, beside->bytes, err);
     beside->start_ns = beside->copies->backend->now(beside->copies->executor);
@@ -152,8 +158,13 @@ static enum tdm_status measure_beside_updates(const struct copies *copies,
                                               struct tdm_calibration *calibration,
                                               struct tdm_error *err)
 {
-    static struct tdm_timing timings[2 * BESIDE_COPIES];
-    struct beside beside = {.copies = copies, .bytes = bytes};
+    static struct tdm_timing timings[2 * MOST_BESIDE];
+    const double copied =
+        BESIDE_TIMES * BESIDE_SECONDS *
+        fmax(calibration->link_rate[TDM_RATE_H2D], calibration->link_rate[TDM_RATE_D2H]);
+    struct beside beside = {.copies = copies,
+                            .bytes = bytes,
+                            .count = (uint32_t)fmin(copied / (double)bytes + 1, MOST_BESIDE)};
     const struct tdm_beside_updates watch = {
         .self = &beside, .begin = begin_copies, .end = note_end};
     tdm_calibration_say(calibration->options, "copies beside updates on the host");
@@ -161,7 +172,7 @@ static enum tdm_status measure_beside_updates(const struct copies *copies,
         tdm_host_update_rate(updates, tdm_host_update_threads(TDM_HOST_SPARE_CORES), BESIDE_SECONDS,
                              &watch, &calibration->beside_host_rate, err);
     enum tdm_status finished = copies->backend->finish(copies->executor, err);
-    const size_t taken = copies->backend->reap(copies->executor, timings, 2 * BESIDE_COPIES);
+    const size_t taken = copies->backend->reap(copies->executor, timings, 2 * MOST_BESIDE);
     if (status == TDM_OK)
         status = finished;
     for (int way = TDM_RATE_H2D; way <= TDM_RATE_D2H; way++)
