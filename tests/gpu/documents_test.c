@@ -59,7 +59,7 @@ static enum tdm_status give_documents(struct tdm_schedule *schedule, uint64_t se
 
 static void run_case(struct gpu_test *test, const struct tdm_backend *backend, uint64_t seed)
 {
-    char text[768];
+    char text[768] = "";
     enum tdm_case kind = tdm_case_of(seed);
     struct tdm_schedule *schedule = NULL;
     struct tdm_text_documents found = {0};
@@ -69,6 +69,8 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, u
         status = give_documents(schedule, seed, &err);
     if (status == TDM_OK)
         status = tdm_text_documents_compare(schedule, backend, seed, &found, &err);
+    if (schedule != NULL)
+        tdm_schedule_describe(schedule, text, sizeof(text));
     double bound = status == TDM_OK ? loss_bound(schedule, found.of_loss) : 0;
     bool passed = status == TDM_OK && found.loss <= bound && found.values <= VALUES_BOUND;
     gpu_test_case(test, passed,
@@ -76,8 +78,7 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, u
                   (unsigned long long)seed, tdm_case_name(kind),
                   (unsigned long long)found.documents, found.loss, bound, found.values);
     if (!passed)
-        printf("# %s\n# %s\n", status == TDM_OK ? "" : err.message,
-               schedule == NULL ? "" : tdm_schedule_describe(schedule, text, sizeof(text)));
+        printf("# %s\n# %s\n", status == TDM_OK ? "" : err.message, text);
     tdm_schedule_free(schedule);
 }
 
