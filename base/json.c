@@ -19,35 +19,71 @@
  * quickly. */
 #define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
 
-/* If Jansson (2.14) runs out of memory for a string, it continues without those characters. So a
- * failed allocation is noted while it parses. */
+/* If Jansson (2.14) runs out of memory while it reads a string, it continues without that
+ * character. Without the closing quote it then writes beyond the memory of its copy. So the first
+ * allocation that fails gets memory that was kept for it, is noted, and no more text is given. */
 static json_malloc_t allocate_below;
+static json_free_t release_below;
 static _Thread_local bool ran_out;
+static _Thread_local void *kept; /* kept_bytes of them; NULL: no text is parsed */
+static _Thread_local size_t kept_bytes;
 static pthread_mutex_t parsing = PTHREAD_MUTEX_INITIALIZER; /* Jansson has one allocator */
 
 static void *allocate_noting(size_t bytes)
 {
     void *memory = allocate_below(bytes);
-    if (memory == NULL)
-        ran_out = true;
-    return memory;
+    if (memory != NULL || ran_out)
+        return memory;
+    ran_out = true;
+    return bytes <= kept_bytes ? kept : NULL;
 }
 
-static json_t *parse_noting(const char *text, size_t bytes, json_error_t *problem, bool *no_memory)
+static void release_noting(void *memory)
 {
-    json_free_t release;
+    if (memory != kept)
+        release_below(memory);
+}
+
+struct text {
+    const char *next, *end;
+};
+
+/* Gives Jansson one byte, so that nothing is read ahead of a failure. */
+static size_t give(void *buffer, size_t most, void *data)
+{
+    struct text *text = data;
+    (void)most;
+    if (ran_out)
+        return (size_t)-1;
+    if (text->next == text->end)
+        return 0;
+    *(char *)buffer = *text->next++;
+    return 1;
+}
+
+json_t *tdm_json_value(const char *text, size_t bytes, json_error_t *problem, bool *no_memory)
+{
+    struct text input = {.next = text, .end = text + bytes};
     pthread_mutex_lock(&parsing);
-    json_get_alloc_funcs(&allocate_below, &release);
-    ran_out = false;
-    json_set_alloc_funcs(allocate_noting, release);
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, problem);
-    json_set_alloc_funcs(allocate_below, release);
+    /* a string of this text takes 16 bytes, then twice what it had, or one more than it needs */
+    kept_bytes = 2 * (bytes + 16);
+    kept = malloc(kept_bytes);
+    ran_out = kept == NULL;
+    json_get_alloc_funcs(&allocate_below, &release_below);
+    json_set_alloc_funcs(allocate_noting, release_noting);
+    json_t *value = ran_out ? NULL
+                            : json_load_callback(give, &input,
+                                                 JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, problem);
     *no_memory = ran_out;
-    pthread_mutex_unlock(&parsing);
-    if (*no_memory) {
+    if (ran_out) {
         json_decref(value);
-        return NULL;
+        value = NULL;
     }
+    json_set_alloc_funcs(allocate_below, release_below);
+    free(kept);
+    kept = NULL;
+    kept_bytes = 0;
+    pthread_mutex_unlock(&parsing);
     return value;
 }
 
@@ -56,7 +92,7 @@ enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes,
 {
     json_error_t problem;
     bool no_memory;
-    json_t *value = parse_noting(text, bytes, &problem, &no_memory);
+    json_t *value = tdm_json_value(text, bytes, &problem, &no_memory);
     if (value == NULL && no_memory)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     if (value == NULL)

@@ -15,6 +15,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* Parses any JSON value. Duplicate keys are refused. NULL: *no_memory is true, or *problem says
+ * what is wrong with the text. The caller owns the value (json_decref). Jansson's own functions
+ * must not be used for this: without memory they drop characters of strings, or write beyond them.
+ */
+json_t *tdm_json_value(const char *text, size_t bytes, json_error_t *problem, bool *no_memory);
+
 /* Reads and parses a file. The caller owns the result (json_decref). TDM_IO if it cannot be read,
  * TDM_INPUT with line and column if it is not JSON, has duplicate keys, or is not an object. */
 enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err);

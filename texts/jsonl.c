@@ -2,8 +2,9 @@
 /* Reads JSON lines with token ids (texts/jsonl.h). */
 #include "texts/jsonl.h"
 
+#include "base/json.h"
+
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +114,10 @@ static enum tdm_status take_line(struct reading *r, const char *text, size_t byt
         empty = strchr(" \t\r", text[i]) != NULL && text[i] != '\0';
     if (empty)
         return TDM_OK;
-    json_t *object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    bool is_out;
+    json_t *object = tdm_json_value(text, bytes, &why, &is_out);
+    if (object == NULL && is_out)
+        return no_memory(r);
     if (object == NULL)
         return tdm_fail(r->err, TDM_INPUT, "%s: line %" PRIu64 " is not JSON: %s", r->path, r->line,
                         why.text);

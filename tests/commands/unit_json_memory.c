@@ -214,12 +214,40 @@ static void copies_are_whole(void **state)
     json_decref(value);
 }
 
+/* Strings of every length: the allocation that fails may be the one for the closing quote. */
+static void strings_are_read_whole(void **state)
+{
+    (void)state;
+    size_t failures = 0;
+    for (int length = 0; length < 300; length++) {
+        char text[400];
+        int bytes = snprintf(text, sizeof(text), "{\"%.*s\": [1, \"", length % 40,
+                             "a name of one to forty characters, ......");
+        memset(text + bytes, 'x', (size_t)length);
+        bytes += length;
+        bytes += snprintf(text + bytes, sizeof(text) - (size_t)bytes, "\", 2.5]}");
+        size_t count = SIZE_MAX;
+        for (size_t n = 0; n <= count; n++) {
+            json_t *root = NULL;
+            struct tdm_error err;
+            fail_at(n);
+            enum tdm_status status = tdm_json_parse("text", text, (size_t)bytes, &root, &err);
+            assert_int_equal(status, n == 0 ? TDM_OK : TDM_NO_MEMORY);
+            count = n == 0 ? allocations : count;
+            failures += n > 0;
+            json_decref(root);
+        }
+    }
+    fail_at(0);
+    print_message("%zu failures\n", failures);
+    assert_true(failures > 3000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(builders_note_what_is_missing),
-        cmocka_unit_test(copies_are_whole),
-        cmocka_unit_test(plans_are_whole),
+        cmocka_unit_test(builders_note_what_is_missing), cmocka_unit_test(copies_are_whole),
+        cmocka_unit_test(strings_are_read_whole),        cmocka_unit_test(plans_are_whole),
         cmocka_unit_test(other_answers_are_whole),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
