@@ -167,7 +167,8 @@ static bool store_the_same(const struct tdm_group *a, const struct tdm_group *b)
     return a->input_place == b->input_place && a->kept == b->kept &&
            a->kept_from_chunk == b->kept_from_chunk && a->kept_place == b->kept_place &&
            a->held == b->held && a->held_from_chunk == b->held_from_chunk &&
-           a->held_place == b->held_place && a->kv == b->kv && a->kv_place == b->kv_place &&
+           a->held_place == b->held_place && a->held_device_chunks == b->held_device_chunks &&
+           a->kv == b->kv && a->kv_place == b->kv_place &&
            a->kv_gradients_place == b->kv_gradients_place;
 }
 
