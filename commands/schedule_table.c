@@ -262,8 +262,12 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "kept on the %s\n", "group inputs",
                 place_name(schedule, group->input_place));
     if (inner && schedule->order == TDM_LAYER_MAJOR)
-        fprintf(out, ROW "held on the %s\n", "inner inputs",
-                place_name(schedule, group->held_place));
+        fprintf(out, ROW "held on the %s", "inner inputs", place_name(schedule, group->held_place));
+    if (inner && group->held_device_chunks > 0)
+        fprintf(out, ", of the last %u of %u chunks on the device", group->held_device_chunks,
+                chunks);
+    if (inner && schedule->order == TDM_LAYER_MAJOR)
+        fputc('\n', out);
     fprintf(out, ROW, "attention outputs");
     if (kept && from == 0)
         fprintf(out, "kept on the %s", place_name(schedule, group->kept_place));
