@@ -83,7 +83,8 @@ static bool add_value(json_t *object, const char *option, json_t *value)
     return list != NULL && json_object_set_new(object, option, list) == 0;
 }
 
-/* Adds a word to the object: an option, or a value of the option before. */
+/* Adds a word to the object: an option, or a value of the option before. Of an option that is there
+ * twice the last one counts, as argparse has it. */
 static enum tdm_status take_word(const struct words *w, json_t *object, char option[WORD_BYTES],
                                  char word[WORD_BYTES], bool quoted)
 {
@@ -93,9 +94,6 @@ static enum tdm_status take_word(const struct words *w, json_t *object, char opt
         if (value != NULL)
             *value++ = '\0';
         memcpy(option, word, strlen(word) + 1);
-        if (json_object_get(object, option) != NULL)
-            return tdm_fail(w->err, TDM_INPUT, "%s: line %u: \"%s\" is there twice", w->file,
-                            w->line, option);
         if (json_object_set_new(object, option, json_true()) != 0)
             return tdm_fail(w->err, TDM_NO_MEMORY, "%s: no memory to parse it", w->file);
     } else if (option[0] == '\0') {
@@ -155,6 +153,17 @@ static const char *own_program(const json_t *words)
     return NULL;
 }
 
+/* "python -m torch.distributed.run" is torchrun. NULL: no word. */
+static bool is_launcher(const char *module)
+{
+    static const char *const modules[] = {"torch.distributed.run", "torch.distributed.launch",
+                                          "accelerate.commands.launch", "deepspeed"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]) && module != NULL; i++)
+        found |= strcmp(module, modules[i]) == 0;
+    return found;
+}
+
 /* The word after which options are the program's: a file of Python, or the module of -m. Those
  * before it are the launcher's. 0: all are the program's. */
 static size_t program_index(const json_t *words)
@@ -166,7 +175,8 @@ static size_t program_index(const json_t *words)
         const size_t length = strlen(word);
         if (i > 0 && length > 3 && strcmp(word + length - 3, ".py") == 0)
             return i;
-        if (strcmp(word, "-m") == 0 || strcmp(word, "--module") == 0)
+        if ((strcmp(word, "-m") == 0 || strcmp(word, "--module") == 0) &&
+            !is_launcher(json_string_value(json_array_get(words, i + 1))))
             return i + 1;
     }
     return 0;

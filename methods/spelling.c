@@ -56,6 +56,9 @@ static const struct alias {
     {"use_liger_kernel", "false", "logits", "hf"},
     {"use_liger", "true", "logits", "fused"}, /* of TRL to 0.15, and of Liger's examples */
     {"use_liger", "false", "logits", "hf"},
+    {"enable_activation_checkpointing", NULL, "checkpointing", NULL}, /* torchtune's */
+    {"activation_checkpointing", NULL, "checkpointing", NULL},        /* NeMo Automodel's */
+    {"pure_bf16", "true", "weights_dtype", "bf16"},                   /* LLaMA-Factory's */
     {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
     {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
     {"activation_offloading", "true", "checkpoint_offload", "yes"}, /* TRL's, Axolotl's */
@@ -75,6 +78,8 @@ static const struct alias {
     /* TRL's ModelConfig and SFTConfig, and Axolotl */
     {"dtype", "float32", "weights_dtype", "fp32"},
     {"dtype", "bfloat16", "weights_dtype", "bf16"},
+    {"dtype", "float16", "weights_dtype", "bf16"}, /* which is as wide */
+    {"torch_dtype", "float16", "weights_dtype", "bf16"},
     {"torch_dtype", "float32", "weights_dtype", "fp32"},
     {"torch_dtype", "bfloat16", "weights_dtype", "bf16"},
     {"attn_implementation", "flash_attention_3", "attention", "flash"},
