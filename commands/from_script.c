@@ -333,6 +333,13 @@ static void read_commands(struct script *s)
     }
 }
 
+/* "vllm serve MODEL" needs no options; of other commands one is not enough to tell a trainer by. */
+static bool serves(const json_t *words)
+{
+    const char *first = json_string_value(json_array_get(words, 0));
+    return first != NULL && strcmp(first, "vllm") == 0;
+}
+
 enum tdm_status tdm_from_script(const char *file, const char *text, json_t **words,
                                 json_t **assigned, struct tdm_error *err)
 {
@@ -344,7 +351,8 @@ enum tdm_status tdm_from_script(const char *file, const char *text, json_t **wor
     json_decref(s.command);
     *words = s.best;
     *assigned = s.before;
-    if (s.options > 1 && s.has_memory && !s.is_too_long && s.best != NULL && s.before != NULL)
+    if ((s.options > 1 || serves(s.best)) && s.has_memory && !s.is_too_long && s.best != NULL &&
+        s.before != NULL)
         return TDM_OK;
     json_decref(s.best);
     json_decref(s.before);

@@ -560,6 +560,22 @@ static json_t *name_options(json_t *root)
     return named;
 }
 
+/* NULL: its options are told by their names. */
+static const struct tdm_from_kind *kind_of_program(const char *program)
+{
+    static const struct {
+        const char *program;
+        const struct tdm_from_kind *kind;
+    } own[] = {{"swift", &tdm_from_swift},
+               {"megatron", &tdm_from_swift_megatron},
+               {"vllm", &tdm_from_vllm},
+               {"sglang", &tdm_from_sglang}};
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]) && program != NULL; i++)
+        if (strcmp(own[i].program, program) == 0)
+            return own[i].kind;
+    return NULL;
+}
+
 /* Finds what a file is. Arguments are a trainer's, by its signs, or Megatron-LM's: *root becomes
  * the former by the names of their keys. */
 static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
@@ -572,12 +588,11 @@ static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
     if (named == NULL)
         return no_memory(r);
     r->kind = find_kind(named);
-    if (r->from->program != NULL && strcmp(r->from->program, "swift") == 0)
-        r->kind = &tdm_from_swift;
-    if (r->from->program != NULL && strcmp(r->from->program, "megatron") == 0)
-        r->kind = &tdm_from_swift_megatron;
-    if (r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
-        r->kind == &tdm_from_swift || r->kind == &tdm_from_swift_megatron) {
+    const struct tdm_from_kind *own = kind_of_program(r->from->program);
+    if (own != NULL)
+        r->kind = own;
+    if (own != NULL || r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
+        r->kind == &tdm_from_swift) {
         r->of_program = true;
         json_decref(*root);
         *root = named;

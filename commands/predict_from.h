@@ -3,7 +3,8 @@
  * Settings of `tidemark predict` from the files that people train with: configs of DeepSpeed and
  * accelerate, TrainingArguments of transformers and TRL, peft's adapter_config.json, Axolotl's
  * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's, LitGPT's and NeMo
- * Automodel's YAML, scripts that launch these, ms-swift's among them.
+ * Automodel's YAML, scripts that launch these, ms-swift's, vLLM's and SGLang's
+ * among them.
  * Every key is read, ignored with a word, said not to be modelled, or refused.
  */
 #ifndef TDM_COMMANDS_PREDICT_FROM_H

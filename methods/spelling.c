@@ -67,7 +67,13 @@ static const struct alias {
     {"enable_activation_offloading", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
-    /* vLLM */
+    /* vLLM and SGLang */
+    {"tp", NULL, "tensor_parallel_size", NULL},
+    {"pp", NULL, "pipeline_parallel_size", NULL},
+    {"tp", NULL, "tp_size", NULL},
+    {"pp", NULL, "pp_size", NULL},
+    {"tensor_parallel_size", NULL, "tp_size", NULL},
+    {"pipeline_parallel_size", NULL, "pp_size", NULL},
     {"quantization", "gptq_marlin", "quantization", "gptq"},
     {"quantization", "awq_marlin", "quantization", "awq"},
     {"quantization", "modelopt_fp4", "quantization", "nvfp4"},
@@ -326,6 +332,8 @@ const char *tdm_method_option_meant(const char *pair)
                                              {"train_micro_batch_size_per_gpu", "--batch"},
                                              {"micro_batch_size", "--batch"},
                                              {"batch_size", "--batch"},
+                                             {"max_model_len", "--context"},
+                                             {"context_length", "--context"},
                                              {"max_seq_length", "--context"},
                                              {"max_seq_len", "--context"},
                                              {"cutoff_len", "--context"},
