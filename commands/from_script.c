@@ -333,11 +333,17 @@ static void read_commands(struct script *s)
     }
 }
 
-/* "vllm serve MODEL" needs no options; of other commands one is not enough to tell a trainer by. */
+/* A server needs no options but its model; of other commands one is not enough to tell a trainer
+ * by. */
 static bool serves(const json_t *words)
 {
-    const char *first = json_string_value(json_array_get(words, 0));
-    return first != NULL && strcmp(first, "vllm") == 0;
+    static const char *const servers[] = {"vllm", "vllm.entrypoints.openai.api_server",
+                                          "sglang.launch_server"};
+    for (size_t i = 0; i < json_array_size(words); i++)
+        for (size_t k = 0; k < sizeof(servers) / sizeof(servers[0]); k++)
+            if (strcmp(json_string_value(json_array_get(words, i)), servers[k]) == 0)
+                return true;
+    return false;
 }
 
 enum tdm_status tdm_from_script(const char *file, const char *text, json_t **words,
