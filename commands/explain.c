@@ -27,8 +27,10 @@ void tdm_bound_lines(FILE *out, const struct tdm_topology *topology,
                                           search->binding.host_seconds_per_gib};
     if (search->bound_seconds <= 0) {
         fprintf(out, "\nbound\n" ROW "not known: %s\n", "step",
-                search->counts.least_alone
-                    ? "only the least memory was sought"
+                search->counts.least_alone ? "only the least memory was sought"
+                : search->simulation.team.ranks > 1
+                    ? "one rank's chunks would be longer, the program too large, or the search "
+                      "was cut short"
                     : "the linear program is too large, or the search was cut short");
         return;
     }

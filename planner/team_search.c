@@ -45,9 +45,11 @@ struct team {
     struct memory given;               /* to one rank's plan: that of the fastest so far */
     uint64_t given_chunk_tokens;
     double bound_seconds; /* of schedules with the last chunk size; 0: not known */
-    bool quick;           /* try few candidates */
-    bool first;           /* the first that fits is enough, */
-    bool fits;            /* and its other choices are not compared */
+    bool bound_is_rough; /* it is of longer chunks, whose attention computes more: no bound of these
+                          */
+    bool quick;          /* try few candidates */
+    bool first;          /* the first that fits is enough, */
+    bool fits;           /* and its other choices are not compared */
 };
 
 /* Is each rank within the limits of its schedule? */
@@ -214,6 +216,7 @@ static void divide_chunks(struct tdm_schedule *schedule, uint32_t joined)
     for (uint32_t group = 0; group < schedule->group_count; group++) {
         schedule->groups[group].kept_from_chunk *= joined;
         schedule->groups[group].held_from_chunk *= joined;
+        schedule->groups[group].held_device_chunks *= joined;
     }
 }
 
@@ -254,9 +257,11 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
         tdm_objective_found_free(&tried);
         return TDM_OK;
     }
-    if (is_same(memory, all_memory(team)))
+    if (is_same(memory, all_memory(team))) {
         team->bound_seconds =
             tdm_team_bound(schedule, team->request->ranks, tried.search.bound_seconds);
+        team->bound_is_rough = joined > 1;
+    }
     divide_chunks(schedule, joined);
     if (team->chunk_tokens != 0)
         tried.pins.chunk_tokens = team->chunk_tokens;
@@ -553,7 +558,9 @@ enum tdm_status tdm_team_search(const struct tdm_request *request, enum tdm_effo
     if (status == TDM_OK && found->schedule != NULL && !team.fits)
         status = choose_exchange(found, team.bound_seconds, team.first, err);
     if (status == TDM_OK && found->schedule != NULL)
-        tdm_search_set_bound(&found->search, effort == TDM_EFFORT_FULL ? team.bound_seconds : 0);
+        tdm_search_set_bound(&found->search, effort == TDM_EFFORT_FULL && !team.bound_is_rough
+                                                 ? team.bound_seconds
+                                                 : 0);
     if (status == TDM_OK)
         status = found->schedule == NULL
                      ? tdm_fail(err, TDM_INFEASIBLE, "no schedule fits %u ranks", request->ranks)
