@@ -273,14 +273,14 @@ uint64_t tdm_value_append_many(struct tdm_eager *m, struct tdm_eager_value *valu
         return 0;
     if (m->most_moments > 0)
         most = m->most_moments > m->moment ? m->most_moments - m->moment : 0;
-    const uint64_t made = tdm_torch_fill(m->allocator, m->stream, bytes, count, most, last);
+    uint64_t segments;
+    const uint64_t made =
+        tdm_torch_fill(m->allocator, m->stream, bytes, count, most, last, &segments);
     if (made == 0)
         return 0;
-    const uint64_t added = m->bytes->allocated - before,
-                   blocks = added / tdm_torch_block_bytes(*last);
-    m->moment += blocks;
-    s->blocks += blocks;
-    note_tensors(m, s, (uint32_t)made, added, second);
+    m->moment += segments;
+    s->blocks += segments;
+    note_tensors(m, s, (uint32_t)made, m->bytes->allocated - before, second);
     return made;
 }
 

@@ -64,20 +64,52 @@ static uint64_t grown_size(const struct tdm_torch_block *block)
     return block->size + (after != NULL && !after->mapped ? after->size : 0);
 }
 
+static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
+{
+    if (a->spares == NULL) {
+        struct slab *slab = calloc(1, sizeof(*slab));
+        if (slab == NULL)
+            return NULL;
+        slab->next = a->slabs;
+        a->slabs = slab;
+        for (unsigned i = 0; i < SLAB_BLOCKS; i++) {
+            slab->blocks[i].right = a->spares;
+            a->spares = &slab->blocks[i];
+        }
+    }
+    struct tdm_torch_block *block = a->spares;
+    a->spares = block->right;
+    *block = (struct tdm_torch_block){.mapped = true};
+    return block;
+}
+
+static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    block->right = a->spares;
+    a->spares = block;
+}
+
 /* ---- the free block that changed last ---- */
 
-/* Puts a block to the others. What is known about sizes above or below its own stays valid; the
- * more useful of the two is kept. */
+/* Notes that there is another free block of this size. What is known about sizes above or below it
+ * stays valid; the more useful of the two is kept. */
+static void note_free(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
+                      uint64_t interest)
+{
+    if (size < a->none_from[pool] || size >= a->none_below[pool])
+        return;
+    if (interest > size)
+        a->none_from[pool] = size + 1;
+    else
+        a->none_below[pool] = size;
+}
+
+/* Puts a block to the others. */
 static void put(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint64_t interest)
 {
-    const uint32_t pool = block->pool;
-    tdm_free_insert(a->free_blocks[pool], block);
-    if (block->size < a->none_from[pool] || block->size >= a->none_below[pool])
-        return;
-    if (interest > block->size)
-        a->none_from[pool] = block->size + 1;
-    else
-        a->none_below[pool] = block->size;
+    note_free(a, block->pool, block->size, interest);
+    if (tdm_free_insert(a->free_blocks[block->pool], block))
+        spare(a, block);
 }
 
 /* Puts the block that was kept out to the others. */
@@ -127,12 +159,30 @@ static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
         tdm_free_take(a->free_blocks[block->pool], block);
 }
 
+/* Takes what find_free() found in a pool, which may be a segment of the map. NULL: out of memory.
+ */
+static struct tdm_torch_block *take_found(struct tdm_torch_allocator *a, uint32_t pool,
+                                          struct tdm_torch_block *found)
+{
+    if (!found->in_map) {
+        take_free(a, found);
+        return found;
+    }
+    struct tdm_torch_block *block = new_block(a);
+    if (block == NULL)
+        return NULL;
+    block->pool = pool;
+    block->size = found->size;
+    tdm_free_take_segments(a->free_blocks[pool], 1, &block->address);
+    return block;
+}
+
 /* Finds the free block to use. A block that can grow counts with the size it can grow to, so that
  * the end of an expandable segment is used last. */
 static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
-    const struct tdm_free_blocks *others = a->free_blocks[pool];
+    struct tdm_free_blocks *others = a->free_blocks[pool];
     struct tdm_torch_block *last = a->last[pool], *block;
     if (is_last_best(a, pool, size))
         return last;
@@ -151,31 +201,6 @@ static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t
 }
 
 /* ---- blocks ---- */
-
-static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
-{
-    if (a->spares == NULL) {
-        struct slab *slab = calloc(1, sizeof(*slab));
-        if (slab == NULL)
-            return NULL;
-        slab->next = a->slabs;
-        a->slabs = slab;
-        for (unsigned i = 0; i < SLAB_BLOCKS; i++) {
-            slab->blocks[i].right = a->spares;
-            a->spares = &slab->blocks[i];
-        }
-    }
-    struct tdm_torch_block *block = a->spares;
-    a->spares = block->right;
-    *block = (struct tdm_torch_block){.mapped = true};
-    return block;
-}
-
-static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
-{
-    block->right = a->spares;
-    a->spares = block;
-}
 
 /* Splits a block that is not among the free ones after `size` bytes. Returns the rest, which is not
  * free yet.
@@ -215,12 +240,20 @@ static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *
     spare(a, next);
 }
 
-/* Frees a block and merges it with free neighbours. */
+/* Frees a block and merges it with free neighbours. Returns the free block; NULL: it was whole
+ * segments. */
 static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
                                          struct tdm_torch_block *block)
 {
     block->allocated = false;
     block->requested = 0;
+    if (block->filled) {
+        note_free(a, block->pool, SMALL_SEGMENT, 0);
+        tdm_free_insert_segments(a->free_blocks[block->pool], block->address,
+                                 block->size / SMALL_SEGMENT);
+        spare(a, block);
+        return NULL;
+    }
     if (is_free(block->after)) {
         take_free(a, block->after);
         swallow_next(a, block);
@@ -455,8 +488,7 @@ void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
         if (f == NULL)
             continue;
         put_back(a, pool, 0);
-        while ((block = tdm_free_take_segment(f)) != NULL)
-            release_segment(a, block);
+        a->now.reserved -= tdm_free_take_all_segments(f) * f->segment_bytes;
         for (block = tdm_free_best(f, 0); block != NULL; block = next) {
             next = tdm_free_next(f, block);
             if (a->expandable) {
@@ -572,7 +604,9 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream,
     struct tdm_torch_block *block = find_free(a, pool, size);
     bool grown = block == NULL;
     if (!grown) {
-        take_free(a, block);
+        block = take_found(a, pool, block);
+        if (block == NULL)
+            return TDM_NO_MEMORY;
     } else {
         enum tdm_status status = grow(a, pool, size, &block);
         if (status == TDM_INFEASIBLE) {
@@ -613,28 +647,60 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     return true;
 }
 
+/* Makes `count` segments that lie behind each other part of the last block, if they lie behind that
+ * too, or a block of their own, linked behind it. False: out of memory. */
+static bool add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t address,
+                       uint64_t count, struct tdm_torch_block **last)
+{
+    struct tdm_torch_block *block = *last;
+    const bool filled = tdm_free_has_place(a->free_blocks[pool], address);
+    if (!filled || !block->filled || block->pool != pool ||
+        block->address + block->size != address) {
+        block = new_block(a);
+        if (block == NULL)
+            return false;
+        block->pool = pool;
+        block->address = address;
+        block->allocated = true;
+        block->filled = filled; /* else it is one segment */
+        tdm_torch_link(*last, block);
+        *last = block;
+    }
+    block->size += count * SMALL_SEGMENT;
+    return true;
+}
+
 uint64_t tdm_torch_fill(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
-                        uint64_t requests, uint64_t most, struct tdm_torch_block **last)
+                        uint64_t requests, uint64_t most, struct tdm_torch_block **last,
+                        uint64_t *segments)
 {
     const uint64_t size = rounded(bytes), each = SMALL_SEGMENT / size;
     const uint32_t pool = pool_of(stream, size);
     struct tdm_free_blocks *others = a->free_blocks[pool];
     const struct tdm_torch_block *best;
     uint64_t made = 0;
+    *segments = 0;
     if (each < 2 || SMALL_SEGMENT % size != 0 || requests < each || a->expandable ||
         others == NULL || a->last[pool] != NULL ||
         ((best = tdm_free_best(others, size)) != NULL && !best->in_map))
         return 0;
     lose_track(a);
-    for (; (made + 1) * each <= requests && made < most; made++) {
-        struct tdm_torch_block *block = tdm_free_take_segment(others);
-        if (block == NULL && add_segment(a, pool, size, &block) != TDM_OK)
-            break; /* the next allocation finds out why */
-        block->allocated = true;
-        count(a, block, each * bytes, SMALL_SEGMENT);
-        tdm_torch_link(*last, block);
-        *last = block;
+    if (most > requests / each)
+        most = requests / each;
+    while (made < most) {
+        uint64_t address, now = tdm_free_take_segments(others, most - made, &address);
+        if (now == 0) {
+            if (!take_from_device(a, SMALL_SEGMENT))
+                break; /* the next allocation finds out why */
+            address = place(a, SMALL_SEGMENT);
+            now = 1;
+        }
+        if (!add_filled(a, pool, address, now, last))
+            break;
+        count(a, *last, now * each * bytes, now * SMALL_SEGMENT);
+        made += now;
     }
+    *segments = made;
     return made * each;
 }
 
@@ -656,8 +722,9 @@ void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *bloc
 void tdm_torch_free_linked(struct tdm_torch_allocator *a, struct tdm_torch_block *first,
                            uint64_t count)
 {
-    for (struct tdm_torch_block *block = first, *next; count > 0; count--, block = next) {
+    for (struct tdm_torch_block *block = first, *next; count > 0; block = next) {
         next = block->right;
+        count -= block->filled ? block->size / SMALL_SEGMENT : 1;
         tdm_torch_free(a, block);
     }
 }
