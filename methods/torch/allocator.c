@@ -53,6 +53,7 @@ struct tdm_torch_allocator {
     uint64_t no_gap_from; /* every gap is smaller than this; 0: not known */
     struct slab *slabs;
     struct tdm_torch_block *spares;
+    uint32_t fresh;                  /* blocks of the latest slab that were never taken */
     struct tdm_torch_block *waiting; /* freed blocks that another stream still uses */
     struct tdm_torch_round *watch;   /* where events are noted; NULL: nowhere */
 };
@@ -66,19 +67,20 @@ static uint64_t grown_size(const struct tdm_torch_block *block)
 
 static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
 {
-    if (a->spares == NULL) {
-        struct slab *slab = calloc(1, sizeof(*slab));
-        if (slab == NULL)
-            return NULL;
-        slab->next = a->slabs;
-        a->slabs = slab;
-        for (unsigned i = 0; i < SLAB_BLOCKS; i++) {
-            slab->blocks[i].right = a->spares;
-            a->spares = &slab->blocks[i];
-        }
-    }
     struct tdm_torch_block *block = a->spares;
-    a->spares = block->right;
+    if (block != NULL) {
+        a->spares = block->right;
+    } else {
+        if (a->fresh == 0) {
+            struct slab *slab = malloc(sizeof(*slab));
+            if (slab == NULL)
+                return NULL;
+            slab->next = a->slabs;
+            a->slabs = slab;
+            a->fresh = SLAB_BLOCKS;
+        }
+        block = &a->slabs->blocks[SLAB_BLOCKS - a->fresh--];
+    }
     *block = (struct tdm_torch_block){.mapped = true};
     return block;
 }
