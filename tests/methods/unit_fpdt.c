@@ -129,6 +129,8 @@ static void chunks_that_repeat_are_not_run(void **state)
     (void)state;
     const struct tdm_torch_run all = run(&setting, &none), some = run(&setting, NULL);
     assert_true(some.work < all.work / 2);
+    assert_int_equal(all.skipped, 0);
+    assert_true(some.skipped > some.work / 16); /* of chunks that are run for what they leave */
     for (unsigned i = 0; i < 3; i++) {
         const struct tdm_torch_step *a = &all.step[i], *b = &some.step[i];
         assert_int_equal(a->peak.allocated, b->peak.allocated);
