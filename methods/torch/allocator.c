@@ -138,10 +138,12 @@ static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *bloc
         return;
     }
     put_back(a, block->pool, block->size);
-    if (a->expandable) /* there the search considers more than size */
-        tdm_free_insert(a->free_blocks[block->pool], block);
-    else
-        a->last[block->pool] = block;
+    a->last[block->pool] = block;
+}
+
+static bool can_grow(const struct tdm_torch_block *block)
+{
+    return grown_size(block) > block->size;
 }
 
 /* Is it known without a search that this block is the best fit? */
@@ -186,15 +188,20 @@ static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t
 {
     struct tdm_free_blocks *others = a->free_blocks[pool];
     struct tdm_torch_block *last = a->last[pool], *block;
-    if (is_last_best(a, pool, size))
+    if (is_last_best(a, pool, size) && !can_grow(last))
         return last;
+    if (a->expandable) { /* it may be preferred to the best, and the other way round */
+        put_back(a, pool, size);
+        last = NULL;
+    }
     block = others == NULL ? NULL : tdm_free_best(others, size);
     a->none_from[pool] = size;
     a->none_below[pool] = block == NULL ? UINT64_MAX : block->size;
     if (last != NULL && size <= last->size &&
         (block == NULL || tdm_free_before(last, block->size, block->address)))
         return last;
-    for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
+    /* One that cannot grow is no larger than those behind it, however much these can. */
+    for (struct tdm_torch_block *next; block != NULL && can_grow(block); block = next) {
         next = tdm_free_next(others, block);
         if (next == NULL || grown_size(next) >= grown_size(block))
             break;
@@ -407,7 +414,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         status = map_pages(a, next, missing < next->size ? missing : next->size, &block);
     }
     if (status == TDM_OK) {
-        tdm_free_take(a->free_blocks[pool], block);
+        take_free(a, block);
         *found = block;
     }
     return status;
@@ -436,7 +443,7 @@ static void unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
     tdm_free_take(others, block);
     if (first > block->address) {
         struct tdm_torch_block *inner = split(a, block, first - block->address);
-        tdm_free_insert(others, block);
+        put(a, block, 0);
         if (inner == NULL)
             return;
         block = inner;
@@ -444,7 +451,7 @@ static void unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
     if (end < block->address + block->size) {
         struct tdm_torch_block *rest = split(a, block, end - block->address);
         if (rest != NULL)
-            tdm_free_insert(others, rest);
+            put(a, rest, 0);
     }
     a->now.reserved -= block->size;
     block->mapped = false;
@@ -634,7 +641,7 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     uint64_t size = rounded(bytes);
     uint32_t pool = pool_of(stream, size);
     struct tdm_torch_block *next = a->last[pool];
-    if (next == NULL || block->after != next || !is_last_best(a, pool, size) ||
+    if (next == NULL || a->expandable || block->after != next || !is_last_best(a, pool, size) ||
         (next->size > size && !worth_splitting(a, next, size)))
         return false;
     lose_track(a);
