@@ -49,7 +49,7 @@ struct tdm_torch_allocator {
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS]; /* in the order of creation, at falling addresses */
-    uint32_t gap_count;
+    uint32_t gap_count, gaps_made; /* there are `gap_count`; those at the end are not empty */
     uint64_t no_gap_from; /* every gap is smaller than this; 0: not known */
     struct slab *slabs;
     struct tdm_torch_block *spares;
@@ -324,11 +324,14 @@ static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
         uint64_t address = lowest->address;
         lowest->address += bytes;
         lowest->bytes -= bytes;
+        while (a->gap_count > 0 && a->gaps[a->gap_count - 1].bytes == 0)
+            a->gap_count--;
         return address;
     }
     uint64_t taken = tdm_size_align(bytes, STEP);
     a->next_address -= taken;
-    if (taken > bytes && a->gap_count < GAPS) {
+    if (taken > bytes && a->gaps_made < GAPS) {
+        a->gaps_made++;
         a->gaps[a->gap_count++] =
             (struct gap){.address = a->next_address + bytes, .bytes = taken - bytes};
         if (taken - bytes >= a->no_gap_from)
