@@ -220,7 +220,10 @@ static void complete_trace(struct tdm_torch_model *t)
 {
     const struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &tdm_zero_of(t)->trace;
-    trace->uses = calloc((size_t)trace->length * ZERO_MODULE_PARAMETERS + 1, sizeof(*trace->uses));
+    size_t uses = 1;
+    for (uint32_t step = 0; step < trace->length; step++)
+        uses += d->modules[trace->modules[step]].count;
+    trace->uses = malloc(uses * sizeof(*trace->uses));
     if (trace->uses == NULL)
         tdm_eager_no_memory(t->m);
     for (uint32_t step = 0; step < trace->length; step++) {
