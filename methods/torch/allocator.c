@@ -48,9 +48,9 @@ struct tdm_torch_allocator {
     struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
-    struct gap gaps[GAPS]; /* in the order of creation, at falling addresses */
+    struct gap gaps[GAPS];         /* in the order of creation, at falling addresses */
     uint32_t gap_count, gaps_made; /* there are `gap_count`; those at the end are not empty */
-    uint64_t no_gap_from; /* every gap is smaller than this; 0: not known */
+    uint64_t no_gap_from;          /* every gap is smaller than this; 0: not known */
     struct slab *slabs;
     struct tdm_torch_block *spares;
     uint32_t fresh;                  /* blocks of the latest slab that were never taken */
@@ -259,7 +259,7 @@ static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
     if (block->filled) {
         note_free(a, block->pool, SMALL_SEGMENT, 0);
         tdm_free_insert_segments(a->free_blocks[block->pool], block->address,
-                                 block->size / SMALL_SEGMENT);
+                                 block->size / SMALL_SEGMENT, block->apart_mib * MIB);
         spare(a, block);
         return NULL;
     }
@@ -659,26 +659,46 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     return true;
 }
 
-/* Makes `count` segments that lie behind each other part of the last block, if they lie behind that
- * too, or a block of their own, linked behind it. False: out of memory. */
+/* Adds `count` segments, which are neighbours, to a block of filled ones. They must go on where
+ * that ends: behind it, or a step of addresses below, if each is in a step of its own. */
+static bool join_filled(struct tdm_torch_block *block, uint64_t address, uint64_t count)
+{
+    static const uint64_t steps[] = {SMALL_SEGMENT, STEP};
+    for (unsigned i = 0; i < (count == 1 ? 2 : 1); i++) {
+        const uint64_t behind = block->size / SMALL_SEGMENT * steps[i];
+        if (block->apart_mib != 0 && block->apart_mib * MIB != steps[i])
+            continue;
+        if (address != block->address + behind && (i == 0 || address + STEP != block->address))
+            continue;
+        if (address < block->address)
+            block->address = address;
+        block->apart_mib = (uint32_t)(steps[i] / MIB);
+        block->size += count * SMALL_SEGMENT;
+        return true;
+    }
+    return false;
+}
+
+/* Makes `count` segments, which are neighbours, part of the last block, or a block of their own,
+ * linked behind it. False: out of memory. */
 static bool add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t address,
                        uint64_t count, struct tdm_torch_block **last)
 {
     struct tdm_torch_block *block = *last;
     const bool filled = tdm_free_has_place(a->free_blocks[pool], address);
-    if (!filled || !block->filled || block->pool != pool ||
-        block->address + block->size != address) {
-        block = new_block(a);
-        if (block == NULL)
-            return false;
-        block->pool = pool;
-        block->address = address;
-        block->allocated = true;
-        block->filled = filled; /* else it is one segment */
-        tdm_torch_link(*last, block);
-        *last = block;
-    }
-    block->size += count * SMALL_SEGMENT;
+    if (filled && block->filled && block->pool == pool && join_filled(block, address, count))
+        return true;
+    block = new_block(a);
+    if (block == NULL)
+        return false;
+    block->pool = pool;
+    block->address = address;
+    block->size = count * SMALL_SEGMENT;
+    block->allocated = true;
+    block->filled = filled; /* else it is one segment */
+    block->apart_mib = count > 1 ? SMALL_SEGMENT / MIB : 0;
+    tdm_torch_link(*last, block);
+    *last = block;
     return true;
 }
 
@@ -864,4 +884,12 @@ void tdm_torch_reset_peak(struct tdm_torch_allocator *a)
 uint64_t tdm_torch_retries(const struct tdm_torch_allocator *a)
 {
     return a->retries;
+}
+
+uint64_t tdm_torch_blocks_made(const struct tdm_torch_allocator *a)
+{
+    uint64_t made = 0;
+    for (const struct slab *slab = a->slabs; slab != NULL; slab = slab->next)
+        made += SLAB_BLOCKS;
+    return made - a->fresh;
 }

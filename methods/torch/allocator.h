@@ -64,7 +64,7 @@ bool tdm_torch_extend(struct tdm_torch_allocator *allocator, struct tdm_torch_bl
 
 /* Allocates equal requests, which are freed together, as tdm_torch_malloc() and tdm_torch_extend()
  * would one after another, as long as they fill whole segments: at most `most` of these, whose
- * number becomes *segments. Segments that are neighbours share a block. The blocks are linked
+ * number becomes *segments. Segments that lie as in a row share a block. The blocks are linked
  * behind *last, or become part of it; the latest is *last then. Returns the number of requests that
  * were met. 0: the next one would not go to a segment of its own that such requests fill, or that
  * is not easily known. */
@@ -116,6 +116,10 @@ struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *alloc
 const struct tdm_torch_bytes *tdm_torch_now(const struct tdm_torch_allocator *allocator);
 struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *allocator);
 void tdm_torch_reset_peak(struct tdm_torch_allocator *allocator);
+
+/* Blocks that the allocator has made so far, in use, free or spare: what its own memory, and the
+ * time of a simulation, grow with. */
+uint64_t tdm_torch_blocks_made(const struct tdm_torch_allocator *allocator);
 
 /* How often an allocation needed cached segments to be released (num_alloc_retries). */
 uint64_t tdm_torch_retries(const struct tdm_torch_allocator *allocator);

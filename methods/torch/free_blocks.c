@@ -202,18 +202,20 @@ bool tdm_free_has_place(struct tdm_free_blocks *f, uint64_t address)
     return address < TOP && page_of(address) < MOST_PAGES && make_page(f, page_of(address));
 }
 
-void tdm_free_insert_segments(struct tdm_free_blocks *f, uint64_t address, uint64_t count)
+void tdm_free_insert_segments(struct tdm_free_blocks *f, uint64_t address, uint64_t count,
+                              uint64_t apart)
 {
+    const bool neighbours = apart == UINT64_C(1) << SLOT_BITS;
     while (count > 0) {
         const size_t number = page_of(address);
-        const unsigned slot = slot_of(address);
-        const unsigned now = count < SLOTS - slot ? (unsigned)count : SLOTS - slot;
+        const unsigned slot = slot_of(address), most = neighbours ? SLOTS - slot : 1;
+        const unsigned now = count < most ? (unsigned)count : most;
         set_bits(f->pages[number], slot, now);
         if (f->count == 0 || number > f->lowest)
             f->lowest = number;
         f->count += now;
         count -= now;
-        address += (uint64_t)now << SLOT_BITS;
+        address += now * apart;
     }
     find_front(f);
 }
@@ -245,7 +247,7 @@ static bool map_segment(struct tdm_free_blocks *f, const struct tdm_torch_block 
     if (block->before != NULL || block->after != NULL || block->size != f->segment_bytes ||
         !tdm_free_has_place(f, block->address))
         return false;
-    tdm_free_insert_segments(f, block->address, 1);
+    tdm_free_insert_segments(f, block->address, 1, f->segment_bytes);
     return true;
 }
 

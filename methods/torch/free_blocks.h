@@ -19,7 +19,8 @@ struct tdm_torch_block {
     uint32_t pool;
     uint32_t priority;
     bool allocated, mapped, in_map;
-    bool filled; /* whole segments of 2 MiB, neighbours of each other, all of them in use */
+    bool filled;        /* whole segments of 2 MiB, all of them in use, */
+    uint32_t apart_mib; /* from the lowest address on so far apart; one segment: 0 */
     struct tdm_torch_block *before, *after; /* neighbours in the segment */
     /* In the treap of free blocks; `right` also in the list of spares, or the link of a block in
      * use. */
@@ -68,8 +69,9 @@ uint64_t tdm_free_take_all_segments(struct tdm_free_blocks *f);
 /* Prepares the map for a segment of the usual size at this address: it can then be put there, and
  * needs no memory for that. */
 bool tdm_free_has_place(struct tdm_free_blocks *f, uint64_t address);
-/* Puts segments of 2 MiB there, which are neighbours. */
-void tdm_free_insert_segments(struct tdm_free_blocks *f, uint64_t address, uint64_t count);
+/* Puts segments of 2 MiB there, which are `apart` bytes from each other. */
+void tdm_free_insert_segments(struct tdm_free_blocks *f, uint64_t address, uint64_t count,
+                              uint64_t apart);
 
 static inline bool tdm_free_before(const struct tdm_torch_block *a, uint64_t size, uint64_t address)
 {

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,20 @@ static void chunks_that_repeat_are_not_run(void **state)
     }
 }
 
+/* Of what more chunks take, half is counted, not simulated: of each chunk its output remains, and
+ * the backward's part of the input. */
+static void longer_sequences_are_little_more_work(void **state)
+{
+    const char *const pair = "ds_sequence_parallel_fpdt_chunk_size=16384";
+    const struct setting some = {"llama-3.2-1b", 4, 512 * K, {pair}},
+                         more = {"llama-3.2-1b", 4, 2048 * K, {pair}};
+    (void)state;
+    const struct tdm_torch_run a = run(&some, NULL), b = run(&more, NULL);
+    const uint64_t added = b.work - a.work, skipped = b.skipped - a.skipped;
+    if (skipped < added / 2)
+        fail_msg("%" PRIu64 " of %" PRIu64 " more are counted", skipped, added);
+}
+
 /* One chunk stays on the GPU; the input of the head waits in host memory in any case. */
 static void one_chunk_is_not_offloaded(void **state)
 {
@@ -207,6 +222,7 @@ int main(void)
         cmocka_unit_test(chunks_by_hand),
         cmocka_unit_test(host_memory_by_hand),
         cmocka_unit_test(chunks_that_repeat_are_not_run),
+        cmocka_unit_test(longer_sequences_are_little_more_work),
         cmocka_unit_test(one_chunk_is_not_offloaded),
         cmocka_unit_test(published_lengths_fit),
         cmocka_unit_test(what_fpdt_lacks_is_refused),
