@@ -68,6 +68,7 @@ bool tdm_torch_extend(struct tdm_torch_allocator *allocator, struct tdm_torch_bl
  * behind *last, or become part of it; the latest is *last then. Returns the number of requests that
  * were met. 0: the next one would not go to a segment of its own that such requests fill, or that
  * is not easily known. */
+#define TDM_TORCH_FILL_MOST (UINT64_C(1) << 20) /* bytes of a request; larger ones fill none */
 uint64_t tdm_torch_fill(struct tdm_torch_allocator *allocator, uint32_t stream, uint64_t bytes,
                         uint64_t requests, uint64_t most, struct tdm_torch_block **last,
                         uint64_t *segments);
