@@ -141,8 +141,8 @@ static void chunks_that_repeat_are_not_run(void **state)
     }
 }
 
-/* Of what more chunks take, half is counted, not simulated: of each chunk its output remains, and
- * the backward's part of the input. */
+/* Of the work that more chunks add, more than half is counted, not simulated. What is left is of
+ * the loss's parts, and of chunks of the backward's input. */
 static void longer_sequences_are_little_more_work(void **state)
 {
     const char *const pair = "ds_sequence_parallel_fpdt_chunk_size=16384";
