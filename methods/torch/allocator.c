@@ -65,22 +65,29 @@ static uint64_t grown_size(const struct tdm_torch_block *block)
     return block->size + (after != NULL && !after->mapped ? after->size : 0);
 }
 
+/* Makes sure that new_block() will return one. False: out of memory. */
+static bool has_block(struct tdm_torch_allocator *a)
+{
+    if (a->spares != NULL || a->fresh > 0)
+        return true;
+    struct slab *slab = malloc(sizeof(*slab));
+    if (slab == NULL)
+        return false;
+    slab->next = a->slabs;
+    a->slabs = slab;
+    a->fresh = SLAB_BLOCKS;
+    return true;
+}
+
 static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
 {
+    if (!has_block(a))
+        return NULL;
     struct tdm_torch_block *block = a->spares;
-    if (block != NULL) {
+    if (block != NULL)
         a->spares = block->right;
-    } else {
-        if (a->fresh == 0) {
-            struct slab *slab = malloc(sizeof(*slab));
-            if (slab == NULL)
-                return NULL;
-            slab->next = a->slabs;
-            a->slabs = slab;
-            a->fresh = SLAB_BLOCKS;
-        }
+    else
         block = &a->slabs->blocks[SLAB_BLOCKS - a->fresh--];
-    }
     *block = (struct tdm_torch_block){.mapped = true};
     return block;
 }
@@ -680,17 +687,15 @@ static bool join_filled(struct tdm_torch_block *block, uint64_t address, uint64_
 }
 
 /* Makes `count` segments, which are neighbours, part of the last block, or a block of their own,
- * linked behind it. False: out of memory. */
-static bool add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t address,
+ * linked behind it, for which has_block() has made sure. */
+static void add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t address,
                        uint64_t count, struct tdm_torch_block **last)
 {
     struct tdm_torch_block *block = *last;
     const bool filled = tdm_free_has_place(a->free_blocks[pool], address);
     if (filled && block->filled && block->pool == pool && join_filled(block, address, count))
-        return true;
+        return;
     block = new_block(a);
-    if (block == NULL)
-        return false;
     block->pool = pool;
     block->address = address;
     block->size = count * SMALL_SEGMENT;
@@ -699,7 +704,6 @@ static bool add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t ad
     block->apart_mib = count > 1 ? SMALL_SEGMENT / MIB : 0;
     tdm_torch_link(*last, block);
     *last = block;
-    return true;
 }
 
 uint64_t tdm_torch_fill(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
@@ -719,7 +723,7 @@ uint64_t tdm_torch_fill(struct tdm_torch_allocator *a, uint32_t stream, uint64_t
     lose_track(a);
     if (most > requests / each)
         most = requests / each;
-    while (made < most) {
+    while (made < most && has_block(a)) {
         uint64_t address, now = tdm_free_take_segments(others, most - made, &address);
         if (now == 0) {
             if (!take_from_device(a, SMALL_SEGMENT))
@@ -727,8 +731,7 @@ uint64_t tdm_torch_fill(struct tdm_torch_allocator *a, uint32_t stream, uint64_t
             address = place(a, SMALL_SEGMENT);
             now = 1;
         }
-        if (!add_filled(a, pool, address, now, last))
-            break;
+        add_filled(a, pool, address, now, last);
         count(a, *last, now * each * bytes, now * SMALL_SEGMENT);
         made += now;
     }
