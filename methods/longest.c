@@ -192,10 +192,20 @@ struct longest {
     bool whole; /* every try is also predicted on the whole device */
     uint64_t grain, tokens;
     struct tdm_method_prediction prediction; /* for `tokens`, unless these were known */
+    uint64_t unmade_tokens; /* with so many there is no room for the model itself; 0: not known */
+    struct tdm_method_prediction unmade; /* for these */
     uint64_t work;
 };
 
-static enum tdm_status try_tokens(const struct longest *l, uint64_t tokens, bool whole,
+/* There is no room for what is made before the first step. */
+static bool is_unmade(const struct tdm_method_prediction *p)
+{
+    return !p->runs && p->count > 0 && p->steps[p->highest].torch.unmade;
+}
+
+/* What is made before the first step does not get smaller with more tokens: if the model itself had
+ * no room, it has none now, and the prediction is that one again. */
+static enum tdm_status try_tokens(struct longest *l, uint64_t tokens, bool whole,
                                   struct tdm_method_prediction *p, struct tdm_error *err)
 {
     struct tdm_method_settings at = *l->settings;
@@ -203,8 +213,17 @@ static enum tdm_status try_tokens(const struct longest *l, uint64_t tokens, bool
     *p = (struct tdm_method_prediction){.work = 0};
     if (tdm_method_check(l->model, &at, NULL) != TDM_OK)
         return TDM_OK;
-    return whole ? tdm_method_try(l->model, l->machine, &at, l->margin, 0, p, err)
-                 : tdm_method_probe(l->model, l->machine, &at, l->margin, p, err);
+    if (l->unmade_tokens > 0 && tokens >= l->unmade_tokens) {
+        *p = l->unmade;
+        return TDM_OK;
+    }
+    enum tdm_status status = whole ? tdm_method_try(l->model, l->machine, &at, l->margin, 0, p, err)
+                                   : tdm_method_probe(l->model, l->machine, &at, l->margin, p, err);
+    if (status == TDM_OK && is_unmade(p)) {
+        l->unmade_tokens = tokens;
+        l->unmade = *p;
+    }
+    return status;
 }
 
 /* No longer context is tried. */

@@ -94,13 +94,20 @@ static void leave_gradients(struct tdm_chunk_run *run, struct chunk_layer *layer
     struct tdm_eager *m = run->m;
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_KV_GRADIENTS;
-    for (uint64_t c = 0; c < run->number; c++) {
+    for (uint64_t c = 0; c < run->number;) {
         struct chunk_pages *chunk = &layer->chunks[c];
-        for (; chunk->grad_count < 2; chunk->grad_count++)
-            if (tdm_chunk_is_run(run, c))
+        uint64_t count = 0;
+        if (tdm_chunk_is_run(run, c)) {
+            for (c++; chunk->grad_count < 2; chunk->grad_count++)
                 chunk->grads[chunk->grad_count] = tdm_value_like(m, chunk->kv[chunk->grad_count]);
-            else
-                tdm_chunk_row_add(run, tdm_chunk_kv_bytes(run, c), 1);
+            continue;
+        }
+        const uint64_t bytes = tdm_chunk_kv_bytes(run, c); /* of all that are not run */
+        for (; c < run->number && !tdm_chunk_is_run(run, c); c++) {
+            count += 2 - layer->chunks[c].grad_count;
+            layer->chunks[c].grad_count = 2;
+        }
+        tdm_chunk_row_add(run, bytes, count);
     }
     m->category = before;
 }

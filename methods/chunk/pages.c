@@ -325,6 +325,10 @@ static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages, bool
 {
     const uint64_t count = tdm_chunk_pages(run, run->number), block = pages_a_block(run);
     const uint64_t page = page_bytes(run, grad_element_bytes(run));
+    if (row && count % block == 0) { /* those of K, then those of V, all alike */
+        make_pages(run, TDM_METHOD_KV_GRADIENTS, block * page, 2 * (count / block));
+        return;
+    }
     for (unsigned i = 0; i < 2; i++)
         for (uint64_t done = 0, now, times; done < count; done += now * times) {
             now = count - done < block ? count - done : block;

@@ -75,7 +75,7 @@ static void add_one(struct tdm_chunk_run *run, uint64_t bytes)
 void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes, uint64_t count)
 {
     while (count > 0) {
-        const uint64_t added = add_many(run, bytes, count);
+        const uint64_t added = bytes <= TDM_TORCH_FILL_MOST ? add_many(run, bytes, count) : 0;
         if (added == 0)
             add_one(run, bytes);
         count -= added > 0 ? added : 1;

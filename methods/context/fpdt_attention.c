@@ -8,6 +8,7 @@
 #include "base/size.h"
 #include "methods/context/fpdt.h"
 #include "methods/context/parts.h"
+#include "methods/eager/tiles.h"
 
 #include <stddef.h>
 
@@ -315,7 +316,11 @@ static struct tdm_eager_value *forward(struct tdm_eager *m, const struct chunk *
     struct tdm_eager_value *parts[TDM_FPDT_MOST_CHUNKS];
     struct names n = {{NULL}, NULL, NULL, NULL, NULL, {NULL, NULL}, {NULL, NULL}};
     const uint32_t loads = tdm_eager_next_stream(m), stores = tdm_eager_next_stream(m);
+    uint64_t count = 0, uncounted = 0;
+    struct tdm_tiles t;
+    tdm_tiles_start(&t, true);
     for (uint64_t i = 0; i < c->chunks; i++) {
+        tdm_tiles_begin(m, &t);
         if (is_run(m, c, i)) {
             project(m, c, &n, cosine);
             unbind(m, &n.output);
@@ -324,11 +329,13 @@ static struct tdm_eager_value *forward(struct tdm_eager *m, const struct chunk *
         }
         if (i + 1 == c->chunks)
             load_first(m, c, loads, first);
-        parts[i] = end_chunk(m, c, stores);
+        parts[count] = end_chunk(m, c, stores);
+        i = tdm_tiles_end(m, &t, i, c->chunks, parts[count++], &uncounted);
     }
     struct tdm_eager_value *y = tdm_value_new(m, c->rows * c->chunks, c->query_columns, BF16);
-    for (uint64_t i = 0; i < c->chunks; i++)
-        tdm_drop(m, parts[i]);
+    while (count > 0)
+        tdm_drop(m, parts[--count]);
+    m->moment += uncounted;
     for (unsigned i = 0; i < 3; i++)
         tdm_drop(m, n.qkv[i]);
     tdm_drop(m, n.output);

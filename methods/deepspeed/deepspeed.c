@@ -53,6 +53,7 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
         return NULL;
     }
     d->most_parameters = most_parameters;
+    d->changed = ZERO_NONE;
     resolve_auto(t, &d->s);
     return d;
 }
@@ -116,6 +117,7 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     p->expert = d->s.ep_size > 0 && tdm_moe_is_expert(t, module);
     p->persists = p->elements <= d->s.param_persistence_threshold;
     p->owner = ZERO_NONE;
+    tdm_zero_changes(d, number);
     if (p->trained) {
         p->offset = d->trained;
         d->trained += p->elements;

@@ -111,6 +111,7 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
 {
     struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < count; i++) {
+        tdm_zero_changes(d, numbers[i]);
         d->parameters[numbers[i]].status = ZERO_IN_FLIGHT;
         d->trace.here += (int64_t)d->parameters[numbers[i]].elements;
     }
@@ -141,6 +142,7 @@ static void receive(struct tdm_torch_model *t, struct zero_gather *gather)
         occupy(t, gather->numbers[i]);
         tdm_drop(t->m, joined);
         p->status = ZERO_HERE;
+        tdm_zero_changes(d, gather->numbers[i]);
     }
     gather->arrived = true;
 }
@@ -149,6 +151,7 @@ static void wait_for(struct tdm_torch_model *t, uint32_t number)
 {
     struct tdm_deepspeed *d = t->wrapped;
     struct zero_gather *gather = d->parameters[number].gather;
+    tdm_zero_changes(d, number);
     d->parameters[number].status = ZERO_HERE;
     tdm_drop(t->m, d->parameters[number].sent);
     d->parameters[number].sent = NULL;
@@ -175,6 +178,7 @@ static void give_back(struct tdm_torch_model *t, uint32_t number)
     tdm_nvme_forget(t, number);
     tdm_value_vacate(t->m, t->parameters[number]);
     p->status = ZERO_AWAY;
+    tdm_zero_changes(t->wrapped, number);
     tdm_zero_of(t)->trace.here -= (int64_t)p->elements;
 }
 
@@ -216,7 +220,10 @@ static void complete_trace(struct tdm_torch_model *t)
 {
     const struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &tdm_zero_of(t)->trace;
-    trace->uses = calloc((size_t)trace->length * ZERO_MODULE_PARAMETERS + 1, sizeof(*trace->uses));
+    size_t uses = 1;
+    for (uint32_t step = 0; step < trace->length; step++)
+        uses += d->modules[trace->modules[step]].count;
+    trace->uses = malloc(uses * sizeof(*trace->uses));
     if (trace->uses == NULL)
         tdm_eager_no_memory(t->m);
     for (uint32_t step = 0; step < trace->length; step++) {
@@ -240,6 +247,7 @@ void tdm_zero3_begin_trace(struct tdm_torch_model *t)
             give_back(t, i);
         }
         p->fetched_for = NEVER;
+        tdm_zero_changes(d, i);
     }
     if (trace->recording)
         complete_trace(t);
@@ -266,6 +274,7 @@ static void fetch_ahead(struct tdm_torch_model *t)
         if (p->on_disk && !p->in_buffer)
             break;
         trace->next_use++;
+        tdm_zero_changes(d, use->parameter);
         if ((int64_t)use->step > p->fetched_for)
             p->fetched_for = use->step;
         if (p->status == ZERO_AWAY) {
@@ -288,6 +297,7 @@ static void advance(struct tdm_torch_model *t, const struct zero_module *module)
         due += d->parameters[module->parameters[i]].fetched_for < (int64_t)trace->step;
     for (; due > 0 && trace->next_use < trace->use_count; due--) {
         const struct zero_use *use = &trace->uses[trace->next_use++];
+        tdm_zero_changes(d, use->parameter);
         d->parameters[use->parameter].fetched_for = use->step;
         uint32_t i = 0;
         while (i < module->count && module->parameters[i] != use->parameter)
@@ -315,6 +325,7 @@ static void fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
         gather(t, away, count);
     for (uint32_t i = 0; i < module->count; i++) {
         struct zero_parameter *p = &d->parameters[module->parameters[i]];
+        tdm_zero_changes(d, module->parameters[i]);
         p->users |= user_bit(number);
         if (forward && t->m->in_backward && trace->backward_count > 0 && !p->trained &&
             !d->s.forgets_owners) {
@@ -360,6 +371,7 @@ static void release_owned(struct tdm_torch_model *t, uint32_t module)
         struct zero_parameter *p = &d->parameters[i];
         if (p->trained || p->owner != module)
             continue;
+        tdm_zero_changes(d, i);
         p->owner = ZERO_NONE;
         p->users &= ~USER_OF_ANOTHER;
         if (!p->persists)
@@ -385,6 +397,7 @@ static void release(struct tdm_torch_model *t, uint32_t number, bool forward)
     const struct zero_module *module = &d->modules[number];
     for (uint32_t i = 0; i < module->count; i++) {
         struct zero_parameter *p = &d->parameters[module->parameters[i]];
+        tdm_zero_changes(d, module->parameters[i]);
         p->users &= ~user_bit(number);
         if (!d->trace.complete || (!p->persists && !used_soon(d, module->parameters[i])))
             give_back(t, module->parameters[i]);
@@ -406,6 +419,7 @@ void tdm_zero3_leftovers(struct tdm_torch_model *t)
         const struct zero_module *module = &d->modules[number];
         for (uint32_t i = 0; i < module->count; i++) {
             struct zero_parameter *p = &d->parameters[module->parameters[i]];
+            tdm_zero_changes(d, module->parameters[i]);
             p->users &= ~user_bit(number);
             if (!p->persists)
                 give_back(t, module->parameters[i]);
@@ -421,6 +435,7 @@ void tdm_zero3_release_all(struct tdm_torch_model *t)
         struct zero_parameter *p = &d->parameters[i];
         if (p->status == ZERO_IN_FLIGHT || p->gather != NULL)
             wait_for(t, i);
+        tdm_zero_changes(d, i);
         p->users = 0;
         give_back(t, i);
     }
@@ -436,6 +451,7 @@ void tdm_zero3_gather_persistent(struct tdm_torch_model *t)
         if (has_memory(d))
             tdm_value_occupy(t->m, t->parameters[i]);
         d->parameters[i].status = ZERO_HERE;
+        tdm_zero_changes(d, i);
     }
 }
 
@@ -450,13 +466,38 @@ void tdm_zero3_free_gathers(struct tdm_deepspeed *d)
 
 /* ---- tiles that are not run ---- */
 
+/* What a parameter adds to the sum over all of them. */
+static uint64_t in_sum(const struct zero_parameter *p, uint32_t number)
+{
+    const uint64_t has = (uint64_t)(p->gather != NULL) | (uint64_t)(p->sent != NULL) << 1 |
+                         (uint64_t)(p->second != NULL) << 2 | (uint64_t)(p->reduced != NULL) << 3;
+    const uint64_t is =
+        (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 | (uint64_t)p->owner << 32;
+    return tdm_zero_mix(tdm_zero_mix(tdm_zero_mix(1, number), is), (uint64_t)p->fetched_for);
+}
+
+/* Only those that changed are looked at, because a tile uses few of thousands. */
+static uint64_t sum_of_parameters(struct tdm_deepspeed *d)
+{
+    while (d->changed != ZERO_NONE) {
+        const uint32_t number = d->changed;
+        struct zero_parameter *p = &d->parameters[number];
+        const uint64_t now = in_sum(p, number);
+        d->sum += now - p->in_sum;
+        p->in_sum = now;
+        p->changed = false;
+        d->changed = p->next_changed;
+    }
+    return d->sum;
+}
+
 /* All that decides what the next tile gathers, releases and reduces, but for the step of the trace:
  * the uses that are prefetched do not change from tile to tile. 0: partitions move between disk and
  * host memory, ahead of the trace. */
 static uint64_t digest(void *context)
 {
     struct tdm_torch_model *t = context;
-    const struct tdm_deepspeed *d = t->wrapped;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &tdm_zero_of(t)->trace;
     trace->tile_steps = trace->step - trace->tile_end;
     trace->tile_end = trace->step;
@@ -467,15 +508,7 @@ static uint64_t digest(void *context)
     sum = tdm_zero_mix(sum, trace->strays);
     for (uint32_t i = 0; i < trace->backward_count; i++)
         sum = tdm_zero_mix(sum, trace->backward[i]);
-    for (uint32_t i = 0; i < t->parameter_count; i++) {
-        const struct zero_parameter *p = &d->parameters[i];
-        uint64_t has = (uint64_t)(p->gather != NULL) | (uint64_t)(p->sent != NULL) << 1 |
-                       (uint64_t)(p->second != NULL) << 2 | (uint64_t)(p->reduced != NULL) << 3;
-        const uint64_t is =
-            (uint64_t)p->status | (uint64_t)p->users << 8 | has << 16 | (uint64_t)p->owner << 32;
-        sum = tdm_zero_mix(sum + is * UINT64_C(0xff51afd7ed558ccd), (uint64_t)p->fetched_for);
-    }
-    return sum | 1;
+    return tdm_zero_mix(sum, sum_of_parameters(d)) | 1;
 }
 
 /* Tiles whose modules are those of the latest one and, but for one more tile, all before a step for

@@ -49,6 +49,11 @@ struct zero_parameter {
     /* NVMe: this rank's part of the gradient in fp32, which is to be written, or of which some is
      * too short for that and stays until the step. */
     struct tdm_eager_value *wide, *unwritten;
+    /* For the digest of tiles: what the sum over parameters has of this one; the next of those that
+     * changed since, if it is one. */
+    uint64_t in_sum;
+    uint32_t next_changed;
+    bool changed;
 };
 
 /* What a gather in 8 bits has besides its buffer. */
@@ -111,12 +116,26 @@ struct tdm_deepspeed {
     struct tdm_eager_value *gradients; /* the same, summed over the backwards since the last step */
     struct tdm_eager_value *offload_buffer;
     uint64_t free_buffers; /* swap buffers of parameters that are on NVMe */
+    uint64_t sum;          /* over what all parameters have in the digest of tiles, */
+    uint32_t changed;      /* but for these, which changed since; ZERO_NONE: none did */
     struct zero_trace trace;
 };
 
 static inline struct tdm_deepspeed *tdm_zero_of(const struct tdm_torch_model *t)
 {
     return t->wrapped;
+}
+
+/* To be called where one of the fields of stage 3 changes that the digest of tiles has (gather.c).
+ */
+static inline void tdm_zero_changes(struct tdm_deepspeed *d, uint32_t number)
+{
+    struct zero_parameter *p = &d->parameters[number];
+    if (p->changed)
+        return;
+    p->changed = true;
+    p->next_changed = d->changed;
+    d->changed = number;
 }
 
 /* ---- functions of a wrapper that both stages share (deepspeed.c) ---- */

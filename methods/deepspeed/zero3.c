@@ -236,6 +236,7 @@ static void reduce(struct tdm_torch_model *t)
         tdm_nvme_write_gradient(t, d->waiting[i]);
         tdm_drop(t->m, d->parameters[d->waiting[i]].reduced);
         d->parameters[d->waiting[i]].reduced = NULL;
+        tdm_zero_changes(d, d->waiting[i]);
     }
     tdm_drop(t->m, kept);
     tdm_drop(t->m, flat);

@@ -26,6 +26,7 @@ void tdm_zeropp_keep_second(struct tdm_torch_model *t, uint32_t number)
     if (p->has_second)
         return;
     p->has_second = true;
+    tdm_zero_changes(d, number);
     if (!d->s.offload_param)
         p->second = tdm_zero_named(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, "second copy (hpZ)",
                                    tdm_zeropp_second_share(d, number), BF16);
@@ -41,6 +42,7 @@ void tdm_zeropp_drop_seconds(struct tdm_torch_model *t)
         tdm_drop(t->m, p->second);
         p->second = NULL;
         p->has_second = false;
+        tdm_zero_changes(d, i);
     }
 }
 
@@ -169,6 +171,7 @@ void tdm_zeropp_reduce(struct tdm_torch_model *t)
     struct tdm_eager_value *v[VARIABLES] = {NULL};
     for (uint32_t i = 0; i < d->waiting_count; i++) {
         struct zero_parameter *p = &d->parameters[d->waiting[i]];
+        tdm_zero_changes(d, d->waiting[i]);
         if (p->shape[1] > 0 && p->elements % (2 * d->ranks) == 0)
             exchange(t, v, p);
         else if (p->elements % d->ranks != 0) /* reduce_scatter_coalesced copies what it pads */

@@ -35,31 +35,36 @@ void tdm_eager_no_memory(struct tdm_eager *m)
 
 /* ---- pools of equal items ---- */
 
-/* The first `cleared` bytes of the item are 0. */
-static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, size_t cleared)
+static void add_pool(struct tdm_eager *m, struct tdm_items *items, size_t bytes)
 {
-    if (*spares == NULL) {
-        struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
-        if (pool == NULL)
-            tdm_eager_no_memory(m);
-        pool->next = m->pools;
-        m->pools = pool;
-        for (unsigned i = 0; i < POOL_ITEMS; i++) {
-            void **item = (void **)(void *)((char *)pool->items + i * bytes);
-            *item = *spares;
-            *spares = (void *)item;
-        }
+    struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
+    if (pool == NULL)
+        tdm_eager_no_memory(m);
+    pool->next = m->pools;
+    m->pools = pool;
+    items->fresh = (char *)pool->items;
+    items->end = items->fresh + POOL_ITEMS * bytes;
+}
+
+/* Its contents are left over from before. */
+static inline void *take_item(struct tdm_eager *m, struct tdm_items *items, size_t bytes)
+{
+    void *item = items->spares;
+    if (item != NULL) {
+        items->spares = *(void **)item;
+        return item;
     }
-    void *item = *spares;
-    *spares = *(void **)item;
-    memset(item, 0, cleared);
+    if (items->fresh == items->end)
+        add_pool(m, items, bytes);
+    item = items->fresh;
+    items->fresh += bytes;
     return item;
 }
 
-static void give_item(void **spares, void *item)
+static inline void give_item(struct tdm_items *items, void *item)
 {
-    *(void **)item = *spares;
-    *spares = item;
+    *(void **)item = items->spares;
+    items->spares = item;
 }
 
 void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
@@ -178,11 +183,15 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 
 static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
 {
-    struct tdm_storage *storage =
-        take_item(m, &m->spare_storages, sizeof(*storage), sizeof(*storage));
+    struct tdm_storage *storage = take_item(m, &m->storages, sizeof(*storage));
+    /* One by one, as there are so many: what it stands for, and where it is, is set once it has a
+     * block. */
     storage->references = 1;
-    storage->category = m->category;
+    storage->category = storage->second_category = m->category;
+    storage->shared = false;
+    storage->bytes = storage->second_bytes = 0;
     storage->label = m->label;
+    storage->count = storage->second_count = 0;
     fill_storage(m, storage, bytes);
     return storage;
 }
@@ -192,7 +201,7 @@ static void drop_storage(struct tdm_eager *m, struct tdm_storage *storage)
     if (--storage->references > 0)
         return;
     empty_storage(m, storage);
-    give_item(&m->spare_storages, storage);
+    give_item(&m->storages, storage);
 }
 
 static bool same_label(const struct tdm_label *a, const struct tdm_label *b)
@@ -273,14 +282,14 @@ uint64_t tdm_value_append_many(struct tdm_eager *m, struct tdm_eager_value *valu
         return 0;
     if (m->most_moments > 0)
         most = m->most_moments > m->moment ? m->most_moments - m->moment : 0;
-    const uint64_t made = tdm_torch_fill(m->allocator, m->stream, bytes, count, most, last);
+    uint64_t segments;
+    const uint64_t made =
+        tdm_torch_fill(m->allocator, m->stream, bytes, count, most, last, &segments);
     if (made == 0)
         return 0;
-    const uint64_t added = m->bytes->allocated - before,
-                   blocks = added / tdm_torch_block_bytes(*last);
-    m->moment += blocks;
-    s->blocks += blocks;
-    note_tensors(m, s, (uint32_t)made, added, second);
+    m->moment += segments;
+    s->blocks += segments;
+    note_tensors(m, s, (uint32_t)made, m->bytes->allocated - before, second);
     return made;
 }
 
@@ -338,11 +347,9 @@ void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
 static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                           uint16_t element_bytes)
 {
-    struct tdm_eager_value *value = take_item(m, &m->spare_values, sizeof(*value), sizeof(*value));
-    value->references = 1;
-    value->rows = rows;
-    value->columns = columns;
-    value->element_bytes = element_bytes;
+    struct tdm_eager_value *value = take_item(m, &m->values, sizeof(*value));
+    *value = (struct tdm_eager_value){
+        .references = 1, .rows = rows, .columns = columns, .element_bytes = element_bytes};
     return value;
 }
 
@@ -381,10 +388,13 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
     drop_storage(m, old);
 }
 
-static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
+static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op, bool of_leaf)
 {
+    const size_t head = offsetof(struct tdm_node, edges);
     struct tdm_node *node =
-        take_item(m, &m->spare_nodes, sizeof(*node), offsetof(struct tdm_node, saved));
+        of_leaf ? take_item(m, &m->leaf_nodes, head) : take_item(m, &m->nodes, sizeof(*node));
+    memset(node, 0, head);
+    node->of_leaf = of_leaf;
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;
@@ -396,7 +406,7 @@ void tdm_value_require_grad(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     value->leaf = true;
     value->requires_grad = true;
-    value->node = bare_node(m, &tdm_accumulate_op);
+    value->node = bare_node(m, &tdm_accumulate_op, true);
     value->node->sequence = UINT64_MAX;
     value->node->leaf = value;
 }
@@ -429,7 +439,7 @@ void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value)
     tdm_drop(m, value->grad);
     tdm_drop(m, value->cast);
     drop_storage(m, value->storage);
-    give_item(&m->spare_values, value);
+    give_item(&m->values, value);
 }
 
 struct tdm_eager_value *tdm_replace(struct tdm_eager *m, struct tdm_eager_value *old,
@@ -468,7 +478,7 @@ static void empty_node(struct tdm_eager *m, struct tdm_node *node)
     tdm_drop(m, node->held);
     if (node->function != NULL)
         tdm_frame_drop(m, node->function);
-    give_item(&m->spare_nodes, node);
+    give_item(node->of_leaf ? &m->leaf_nodes : &m->nodes, node);
 }
 
 /* A graph may be a chain of a million nodes. Instead of recursing, nodes wait in a list that the
@@ -508,12 +518,14 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op
         fail_node(m);
         return NULL;
     }
-    struct tdm_node *node = bare_node(m, op);
+    struct tdm_node *node = bare_node(m, op, false);
     node->inputs = count;
     for (uint32_t i = 0; i < count; i++) {
         const struct tdm_eager_value *input = inputs[i];
-        if (input == NULL || !input->requires_grad)
+        if (input == NULL || !input->requires_grad) {
+            node->edges[i] = (struct tdm_edge){.node = NULL};
             continue;
+        }
         node->edges[i] = (struct tdm_edge){.node = input->node,
                                            .output = input->output,
                                            .element_bytes = input->element_bytes,
@@ -527,7 +539,7 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op
 
 bool tdm_node_needs(const struct tdm_node *node, uint32_t input)
 {
-    return node != NULL && node->edges[input].node != NULL;
+    return node != NULL && input < node->inputs && node->edges[input].node != NULL;
 }
 
 void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)

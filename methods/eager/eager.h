@@ -151,6 +151,7 @@ struct tdm_saved {
 struct tdm_node {
     const struct tdm_eager_op *op;
     uint32_t references, inputs, saved_count, dependencies, task;
+    bool of_leaf; /* it has no room for `edges` and `saved` */
     uint64_t sequence;
     struct tdm_eager_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_eager_value *leaf; /* whose gradient it accumulates; not a reference */
@@ -160,7 +161,7 @@ struct tdm_node {
     struct tdm_eager_value *held; /* an attribute of a Python function's ctx: freed with the node */
     void *function;               /* frame of a reentrant checkpoint */
     struct tdm_node *next_heap;   /* in the list of nodes to free */
-    struct tdm_edge edges[TDM_MOST_INPUTS];
+    struct tdm_edge edges[TDM_MOST_INPUTS]; /* only the first `inputs` are set */
     struct tdm_saved saved[TDM_MOST_SAVED]; /* only the first saved_count are set */
 };
 
@@ -219,6 +220,12 @@ struct tdm_follower {
     void *context;
 };
 
+/* Equal items: those that were given back, and those of the latest pool that were never taken. */
+struct tdm_items {
+    void *spares; /* each begins with the address of the next one */
+    char *fresh, *end;
+};
+
 #define TDM_THREADS 2u /* the calling thread and autograd's */
 #define TDM_CAST_MOST 4096u
 #define TDM_MOST_GROUPS 256u
@@ -270,7 +277,7 @@ struct tdm_eager {
     struct tdm_pool *pools;       /* where values, storages and nodes come from */
     struct tdm_node *dropped;     /* nodes to free */
     bool dropping;
-    void *spare_values, *spare_storages, *spare_nodes;
+    struct tdm_items values, storages, nodes, leaf_nodes;
     jmp_buf no_memory; /* where to go if the process has no memory for another item, */
     bool can_leave;    /* once this is set */
 };

@@ -59,34 +59,17 @@ static uint64_t count_tiles(const struct tdm_eager_value *x, uint64_t tiles)
 
 /* ---- tiles that are not run ---- */
 
-/* What a tile changed beside the allocator. */
-struct tile_counts {
-    uint64_t nodes, moments;
-    uint64_t live[TDM_METHOD_CATEGORIES];
-};
-
-/* The two latest tiles. If they did the same, those that follow do it too, up to the last but one,
- * and are not run: their nodes, allocations and frees are only counted. After the machine has
- * failed they only count in any case. */
-struct tiles {
-    struct tdm_torch_round rounds[2];
-    struct tile_counts counts[2];
-    unsigned run;
-    uint64_t digest;                      /* of the follower after the latest tile; 0: not asked */
-    uint64_t sequence, moment, host_live; /* before the tile */
-    uint64_t kept_aside;
-    uint64_t live[TDM_METHOD_CATEGORIES];
-};
-
-static void start_tiles(struct tiles *t)
+void tdm_tiles_start(struct tdm_tiles *t, bool alone)
 {
+    t->alone = alone;
     t->run = 0;
     t->digest = 0;
 }
 
-static bool may_skip(const struct tdm_eager *m)
+static bool may_skip(const struct tdm_eager *m, const struct tdm_tiles *t)
 {
-    return !tdm_eager_runs_all(m) && (m->gradient_ready == NULL || m->follower.digest != NULL);
+    return !tdm_eager_runs_all(m) &&
+           (t->alone || m->gradient_ready == NULL || m->follower.digest != NULL);
 }
 
 /* Tensors that casts, checkpoints and their recomputation have counted so far. */
@@ -99,10 +82,10 @@ static uint64_t kept_aside(const struct tdm_eager *m)
     return count;
 }
 
-static void begin_tile(struct tdm_eager *m, struct tiles *t)
+void tdm_tiles_begin(struct tdm_eager *m, struct tdm_tiles *t)
 {
     struct tdm_torch_round *round = &t->rounds[t->run % 2];
-    if (!may_skip(m))
+    if (!may_skip(m, t))
         return;
     round->count = 0;
     round->unclear = false;
@@ -114,15 +97,15 @@ static void begin_tile(struct tdm_eager *m, struct tiles *t)
     tdm_torch_watch(m->allocator, round);
 }
 
-static bool counts_are_same(const struct tiles *t)
+static bool counts_are_same(const struct tdm_tiles *t)
 {
-    const struct tile_counts *a = &t->counts[0], *b = &t->counts[1];
+    const struct tdm_tile_counts *a = &t->counts[0], *b = &t->counts[1];
     return a->nodes == b->nodes && a->moments == b->moments &&
            memcmp(a->live, b->live, sizeof(a->live)) == 0;
 }
 
 /* Does the tile leave one value of its own, `kept` (NULL: none), and nothing else? */
-static bool leaves_only(const struct tile_counts *counts, const struct tdm_eager_value *kept)
+static bool leaves_only(const struct tdm_tile_counts *counts, const struct tdm_eager_value *kept)
 {
     const struct tdm_storage *s = kept == NULL ? NULL : kept->storage;
     if (s != NULL && (s->references > 1 || s->shared || s->count > 1))
@@ -147,20 +130,17 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* To be called after tile number i of `count`, which leaves `kept` (NULL: nothing). Returns the
- * number of the tile to go on from, which is i unless tiles are skipped. *uncounted grows by the
- * skipped tiles' values whose frees will not be counted. */
-static uint64_t end_tile(struct tdm_eager *m, struct tiles *t, uint64_t i, uint64_t count,
-                         struct tdm_eager_value *kept, uint64_t *uncounted)
+uint64_t tdm_tiles_end(struct tdm_eager *m, struct tdm_tiles *t, uint64_t i, uint64_t count,
+                       struct tdm_eager_value *kept, uint64_t *uncounted)
 {
-    struct tile_counts *now = &t->counts[t->run % 2];
+    struct tdm_tile_counts *now = &t->counts[t->run % 2];
     const struct tdm_torch_round *round = &t->rounds[t->run % 2];
     bool changed = t->host_live != m->host_live || t->kept_aside != kept_aside(m);
     tdm_torch_watch(m->allocator, NULL);
-    if (!may_skip(m))
+    if (!may_skip(m, t))
         return i;
-    *now =
-        (struct tile_counts){.nodes = m->sequence - t->sequence, .moments = m->moment - t->moment};
+    *now = (struct tdm_tile_counts){.nodes = m->sequence - t->sequence,
+                                    .moments = m->moment - t->moment};
     for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
         now->live[c] = m->live[c] - t->live[c];
     uint64_t digest = t->digest;
@@ -173,7 +153,7 @@ static uint64_t end_tile(struct tdm_eager *m, struct tiles *t, uint64_t i, uint6
     uint64_t tiles =
         tdm_torch_repeats(m->allocator, before, round, kept == NULL ? NULL : kept->storage->block);
     tiles = least(least(count - 3 - i, before_most(m, now->moments)), tiles);
-    if (tiles > 0 && m->follower.digest != NULL) {
+    if (tiles > 0 && !t->alone && m->follower.digest != NULL) {
         t->digest = m->follower.digest(m->follower.context);
         tiles =
             digest != 0 && digest == t->digest ? m->follower.skip(m->follower.context, tiles) : 0;
@@ -194,13 +174,13 @@ static void run_tiles(struct tdm_eager *m, const struct tdm_function *function,
                       struct tdm_eager_value *x, struct tdm_eager_value *grad,
                       struct tdm_eager_value *incoming, uint64_t tiles, uint64_t count)
 {
-    struct tiles t;
+    struct tdm_tiles t;
     uint64_t uncounted = 0;
-    start_tiles(&t);
+    tdm_tiles_start(&t, false);
     for (uint64_t i = 0; i < count; i++) {
-        begin_tile(m, &t);
+        tdm_tiles_begin(m, &t);
         run_tile(m, function, x, grad, incoming, rows_of(x, tiles, i), i + 1 == count);
-        i = end_tile(m, &t, i, count, NULL, &uncounted);
+        i = tdm_tiles_end(m, &t, i, count, NULL, &uncounted);
     }
 }
 
@@ -230,15 +210,15 @@ struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function
     m->grad_enabled = false;
     const uint64_t tile_count = count_tiles(x, tiles);
     uint64_t uncounted = 0;
-    struct tiles t;
-    start_tiles(&t);
+    struct tdm_tiles t;
+    tdm_tiles_start(&t, false);
     made[0] = NULL;
     for (uint64_t i = 0; i < tile_count; i++) {
-        begin_tile(m, &t);
+        tdm_tiles_begin(m, &t);
         struct tdm_eager_value *tile = part(m, x, rows_of(x, tiles, i));
         made[count] = function->run(m, function->model, function->layer, tile);
         tdm_drop(m, tile);
-        i = end_tile(m, &t, i, tile_count, made[count++], &uncounted);
+        i = tdm_tiles_end(m, &t, i, tile_count, made[count++], &uncounted);
     }
     struct tdm_eager_value *y = tdm_value_new(m, x->rows, made[0]->columns, made[0]->element_bytes);
     while (count > 0)

@@ -48,11 +48,12 @@ struct tdm_torch_allocator {
     struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
-    struct gap gaps[GAPS]; /* in the order of creation, at falling addresses */
-    uint32_t gap_count;
-    uint64_t no_gap_from; /* every gap is smaller than this; 0: not known */
+    struct gap gaps[GAPS];         /* in the order of creation, at falling addresses */
+    uint32_t gap_count, gaps_made; /* there are `gap_count`; those at the end are not empty */
+    uint64_t no_gap_from;          /* every gap is smaller than this; 0: not known */
     struct slab *slabs;
     struct tdm_torch_block *spares;
+    uint32_t fresh;                  /* blocks of the latest slab that were never taken */
     struct tdm_torch_block *waiting; /* freed blocks that another stream still uses */
     struct tdm_torch_round *watch;   /* where events are noted; NULL: nowhere */
 };
@@ -64,20 +65,60 @@ static uint64_t grown_size(const struct tdm_torch_block *block)
     return block->size + (after != NULL && !after->mapped ? after->size : 0);
 }
 
+/* Makes sure that new_block() will return one. False: out of memory. */
+static bool has_block(struct tdm_torch_allocator *a)
+{
+    if (a->spares != NULL || a->fresh > 0)
+        return true;
+    struct slab *slab = malloc(sizeof(*slab));
+    if (slab == NULL)
+        return false;
+    slab->next = a->slabs;
+    a->slabs = slab;
+    a->fresh = SLAB_BLOCKS;
+    return true;
+}
+
+static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
+{
+    if (!has_block(a))
+        return NULL;
+    struct tdm_torch_block *block = a->spares;
+    if (block != NULL)
+        a->spares = block->right;
+    else
+        block = &a->slabs->blocks[SLAB_BLOCKS - a->fresh--];
+    *block = (struct tdm_torch_block){.mapped = true};
+    return block;
+}
+
+static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    block->right = a->spares;
+    a->spares = block;
+}
+
 /* ---- the free block that changed last ---- */
 
-/* Puts a block to the others. What is known about sizes above or below its own stays valid; the
- * more useful of the two is kept. */
+/* Notes that there is another free block of this size. What is known about sizes above or below it
+ * stays valid; the more useful of the two is kept. */
+static void note_free(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
+                      uint64_t interest)
+{
+    if (size < a->none_from[pool] || size >= a->none_below[pool])
+        return;
+    if (interest > size)
+        a->none_from[pool] = size + 1;
+    else
+        a->none_below[pool] = size;
+}
+
+/* Puts a block to the others. */
 static void put(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint64_t interest)
 {
-    const uint32_t pool = block->pool;
-    tdm_free_insert(a->free_blocks[pool], block);
-    if (block->size < a->none_from[pool] || block->size >= a->none_below[pool])
-        return;
-    if (interest > block->size)
-        a->none_from[pool] = block->size + 1;
-    else
-        a->none_below[pool] = block->size;
+    note_free(a, block->pool, block->size, interest);
+    if (tdm_free_insert(a->free_blocks[block->pool], block))
+        spare(a, block);
 }
 
 /* Puts the block that was kept out to the others. */
@@ -104,10 +145,12 @@ static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *bloc
         return;
     }
     put_back(a, block->pool, block->size);
-    if (a->expandable) /* there the search considers more than size */
-        tdm_free_insert(a->free_blocks[block->pool], block);
-    else
-        a->last[block->pool] = block;
+    a->last[block->pool] = block;
+}
+
+static bool can_grow(const struct tdm_torch_block *block)
+{
+    return grown_size(block) > block->size;
 }
 
 /* Is it known without a search that this block is the best fit? */
@@ -127,22 +170,45 @@ static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
         tdm_free_take(a->free_blocks[block->pool], block);
 }
 
+/* Takes what find_free() found in a pool, which may be a segment of the map. NULL: out of memory.
+ */
+static struct tdm_torch_block *take_found(struct tdm_torch_allocator *a, uint32_t pool,
+                                          struct tdm_torch_block *found)
+{
+    if (!found->in_map) {
+        take_free(a, found);
+        return found;
+    }
+    struct tdm_torch_block *block = new_block(a);
+    if (block == NULL)
+        return NULL;
+    block->pool = pool;
+    block->size = found->size;
+    tdm_free_take_segments(a->free_blocks[pool], 1, &block->address);
+    return block;
+}
+
 /* Finds the free block to use. A block that can grow counts with the size it can grow to, so that
  * the end of an expandable segment is used last. */
 static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
-    const struct tdm_free_blocks *others = a->free_blocks[pool];
+    struct tdm_free_blocks *others = a->free_blocks[pool];
     struct tdm_torch_block *last = a->last[pool], *block;
-    if (is_last_best(a, pool, size))
+    if (is_last_best(a, pool, size) && !can_grow(last))
         return last;
+    if (a->expandable) { /* it may be preferred to the best, and the other way round */
+        put_back(a, pool, size);
+        last = NULL;
+    }
     block = others == NULL ? NULL : tdm_free_best(others, size);
     a->none_from[pool] = size;
     a->none_below[pool] = block == NULL ? UINT64_MAX : block->size;
     if (last != NULL && size <= last->size &&
         (block == NULL || tdm_free_before(last, block->size, block->address)))
         return last;
-    for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
+    /* One that cannot grow is no larger than those behind it, however much these can. */
+    for (struct tdm_torch_block *next; block != NULL && can_grow(block); block = next) {
         next = tdm_free_next(others, block);
         if (next == NULL || grown_size(next) >= grown_size(block))
             break;
@@ -151,31 +217,6 @@ static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t
 }
 
 /* ---- blocks ---- */
-
-static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
-{
-    if (a->spares == NULL) {
-        struct slab *slab = calloc(1, sizeof(*slab));
-        if (slab == NULL)
-            return NULL;
-        slab->next = a->slabs;
-        a->slabs = slab;
-        for (unsigned i = 0; i < SLAB_BLOCKS; i++) {
-            slab->blocks[i].right = a->spares;
-            a->spares = &slab->blocks[i];
-        }
-    }
-    struct tdm_torch_block *block = a->spares;
-    a->spares = block->right;
-    *block = (struct tdm_torch_block){.mapped = true};
-    return block;
-}
-
-static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
-{
-    block->right = a->spares;
-    a->spares = block;
-}
 
 /* Splits a block that is not among the free ones after `size` bytes. Returns the rest, which is not
  * free yet.
@@ -215,12 +256,20 @@ static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *
     spare(a, next);
 }
 
-/* Frees a block and merges it with free neighbours. */
+/* Frees a block and merges it with free neighbours. Returns the free block; NULL: it was whole
+ * segments. */
 static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
                                          struct tdm_torch_block *block)
 {
     block->allocated = false;
     block->requested = 0;
+    if (block->filled) {
+        note_free(a, block->pool, SMALL_SEGMENT, 0);
+        tdm_free_insert_segments(a->free_blocks[block->pool], block->address,
+                                 block->size / SMALL_SEGMENT, block->apart_mib * MIB);
+        spare(a, block);
+        return NULL;
+    }
     if (is_free(block->after)) {
         take_free(a, block->after);
         swallow_next(a, block);
@@ -282,11 +331,14 @@ static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
         uint64_t address = lowest->address;
         lowest->address += bytes;
         lowest->bytes -= bytes;
+        while (a->gap_count > 0 && a->gaps[a->gap_count - 1].bytes == 0)
+            a->gap_count--;
         return address;
     }
     uint64_t taken = tdm_size_align(bytes, STEP);
     a->next_address -= taken;
-    if (taken > bytes && a->gap_count < GAPS) {
+    if (taken > bytes && a->gaps_made < GAPS) {
+        a->gaps_made++;
         a->gaps[a->gap_count++] =
             (struct gap){.address = a->next_address + bytes, .bytes = taken - bytes};
         if (taken - bytes >= a->no_gap_from)
@@ -372,7 +424,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         status = map_pages(a, next, missing < next->size ? missing : next->size, &block);
     }
     if (status == TDM_OK) {
-        tdm_free_take(a->free_blocks[pool], block);
+        take_free(a, block);
         *found = block;
     }
     return status;
@@ -401,7 +453,7 @@ static void unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
     tdm_free_take(others, block);
     if (first > block->address) {
         struct tdm_torch_block *inner = split(a, block, first - block->address);
-        tdm_free_insert(others, block);
+        put(a, block, 0);
         if (inner == NULL)
             return;
         block = inner;
@@ -409,7 +461,7 @@ static void unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
     if (end < block->address + block->size) {
         struct tdm_torch_block *rest = split(a, block, end - block->address);
         if (rest != NULL)
-            tdm_free_insert(others, rest);
+            put(a, rest, 0);
     }
     a->now.reserved -= block->size;
     block->mapped = false;
@@ -455,8 +507,7 @@ void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
         if (f == NULL)
             continue;
         put_back(a, pool, 0);
-        while ((block = tdm_free_take_segment(f)) != NULL)
-            release_segment(a, block);
+        a->now.reserved -= tdm_free_take_all_segments(f) * f->segment_bytes;
         for (block = tdm_free_best(f, 0); block != NULL; block = next) {
             next = tdm_free_next(f, block);
             if (a->expandable) {
@@ -572,7 +623,9 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream,
     struct tdm_torch_block *block = find_free(a, pool, size);
     bool grown = block == NULL;
     if (!grown) {
-        take_free(a, block);
+        block = take_found(a, pool, block);
+        if (block == NULL)
+            return TDM_NO_MEMORY;
     } else {
         enum tdm_status status = grow(a, pool, size, &block);
         if (status == TDM_INFEASIBLE) {
@@ -598,7 +651,7 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     uint64_t size = rounded(bytes);
     uint32_t pool = pool_of(stream, size);
     struct tdm_torch_block *next = a->last[pool];
-    if (next == NULL || block->after != next || !is_last_best(a, pool, size) ||
+    if (next == NULL || a->expandable || block->after != next || !is_last_best(a, pool, size) ||
         (next->size > size && !worth_splitting(a, next, size)))
         return false;
     lose_track(a);
@@ -613,28 +666,76 @@ bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *blo
     return true;
 }
 
+/* Adds `count` segments, which are neighbours, to a block of filled ones. They must go on where
+ * that ends: behind it, or a step of addresses below, if each is in a step of its own. */
+static bool join_filled(struct tdm_torch_block *block, uint64_t address, uint64_t count)
+{
+    static const uint64_t steps[] = {SMALL_SEGMENT, STEP};
+    for (unsigned i = 0; i < (count == 1 ? 2 : 1); i++) {
+        const uint64_t behind = block->size / SMALL_SEGMENT * steps[i];
+        if (block->apart_mib != 0 && block->apart_mib * MIB != steps[i])
+            continue;
+        if (address != block->address + behind && (i == 0 || address + STEP != block->address))
+            continue;
+        if (address < block->address)
+            block->address = address;
+        block->apart_mib = (uint32_t)(steps[i] / MIB);
+        block->size += count * SMALL_SEGMENT;
+        return true;
+    }
+    return false;
+}
+
+/* Makes `count` segments, which are neighbours, part of the last block, or a block of their own,
+ * linked behind it, for which has_block() has made sure. */
+static void add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t address,
+                       uint64_t count, struct tdm_torch_block **last)
+{
+    struct tdm_torch_block *block = *last;
+    const bool filled = tdm_free_has_place(a->free_blocks[pool], address);
+    if (filled && block->filled && block->pool == pool && join_filled(block, address, count))
+        return;
+    block = new_block(a);
+    block->pool = pool;
+    block->address = address;
+    block->size = count * SMALL_SEGMENT;
+    block->allocated = true;
+    block->filled = filled; /* else it is one segment */
+    block->apart_mib = count > 1 ? SMALL_SEGMENT / MIB : 0;
+    tdm_torch_link(*last, block);
+    *last = block;
+}
+
 uint64_t tdm_torch_fill(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
-                        uint64_t requests, uint64_t most, struct tdm_torch_block **last)
+                        uint64_t requests, uint64_t most, struct tdm_torch_block **last,
+                        uint64_t *segments)
 {
     const uint64_t size = rounded(bytes), each = SMALL_SEGMENT / size;
     const uint32_t pool = pool_of(stream, size);
     struct tdm_free_blocks *others = a->free_blocks[pool];
     const struct tdm_torch_block *best;
     uint64_t made = 0;
+    *segments = 0;
     if (each < 2 || SMALL_SEGMENT % size != 0 || requests < each || a->expandable ||
         others == NULL || a->last[pool] != NULL ||
         ((best = tdm_free_best(others, size)) != NULL && !best->in_map))
         return 0;
     lose_track(a);
-    for (; (made + 1) * each <= requests && made < most; made++) {
-        struct tdm_torch_block *block = tdm_free_take_segment(others);
-        if (block == NULL && add_segment(a, pool, size, &block) != TDM_OK)
-            break; /* the next allocation finds out why */
-        block->allocated = true;
-        count(a, block, each * bytes, SMALL_SEGMENT);
-        tdm_torch_link(*last, block);
-        *last = block;
+    if (most > requests / each)
+        most = requests / each;
+    while (made < most && has_block(a)) {
+        uint64_t address, now = tdm_free_take_segments(others, most - made, &address);
+        if (now == 0) {
+            if (!take_from_device(a, SMALL_SEGMENT))
+                break; /* the next allocation finds out why */
+            address = place(a, SMALL_SEGMENT);
+            now = 1;
+        }
+        add_filled(a, pool, address, now, last);
+        count(a, *last, now * each * bytes, now * SMALL_SEGMENT);
+        made += now;
     }
+    *segments = made;
     return made * each;
 }
 
@@ -656,8 +757,9 @@ void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *bloc
 void tdm_torch_free_linked(struct tdm_torch_allocator *a, struct tdm_torch_block *first,
                            uint64_t count)
 {
-    for (struct tdm_torch_block *block = first, *next; count > 0; count--, block = next) {
+    for (struct tdm_torch_block *block = first, *next; count > 0; block = next) {
         next = block->right;
+        count -= block->filled ? block->size / SMALL_SEGMENT : 1;
         tdm_torch_free(a, block);
     }
 }
@@ -785,4 +887,12 @@ void tdm_torch_reset_peak(struct tdm_torch_allocator *a)
 uint64_t tdm_torch_retries(const struct tdm_torch_allocator *a)
 {
     return a->retries;
+}
+
+uint64_t tdm_torch_blocks_made(const struct tdm_torch_allocator *a)
+{
+    uint64_t made = 0;
+    for (const struct slab *slab = a->slabs; slab != NULL; slab = slab->next)
+        made += SLAB_BLOCKS;
+    return made - a->fresh;
 }

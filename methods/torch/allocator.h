@@ -63,15 +63,19 @@ bool tdm_torch_extend(struct tdm_torch_allocator *allocator, struct tdm_torch_bl
                       uint32_t stream, uint64_t bytes);
 
 /* Allocates equal requests, which are freed together, as tdm_torch_malloc() and tdm_torch_extend()
- * would one after another, as long as they fill whole segments. The requests of a segment share a
- * block. There are at most `most` blocks, all of one size, linked behind *last; the latest becomes
- * *last. Returns the number of requests that were met. 0: the next one would not go to a segment of
- * its own that such requests fill, or that is not easily known. */
+ * would one after another, as long as they fill whole segments: at most `most` of these, whose
+ * number becomes *segments. Segments that lie as in a row share a block. The blocks are linked
+ * behind *last, or become part of it; the latest is *last then. Returns the number of requests that
+ * were met. 0: the next one would not go to a segment of its own that such requests fill, or that
+ * is not easily known. */
+#define TDM_TORCH_FILL_MOST (UINT64_C(1) << 20) /* bytes of a request; larger ones fill none */
 uint64_t tdm_torch_fill(struct tdm_torch_allocator *allocator, uint32_t stream, uint64_t bytes,
-                        uint64_t requests, uint64_t most, struct tdm_torch_block **last);
+                        uint64_t requests, uint64_t most, struct tdm_torch_block **last,
+                        uint64_t *segments);
 
 /* Links a block behind another one, both in use. A block links to at most one. Links are used for
- * blocks that are freed together: `count` of them, from the first on. */
+ * blocks that are freed together, from the first on: `count` of them, where a block of several
+ * filled segments counts as so many. */
 void tdm_torch_link(struct tdm_torch_block *before, struct tdm_torch_block *block);
 void tdm_torch_free_linked(struct tdm_torch_allocator *allocator, struct tdm_torch_block *first,
                            uint64_t count);
@@ -113,6 +117,10 @@ struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *alloc
 const struct tdm_torch_bytes *tdm_torch_now(const struct tdm_torch_allocator *allocator);
 struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *allocator);
 void tdm_torch_reset_peak(struct tdm_torch_allocator *allocator);
+
+/* Blocks that the allocator has made so far, in use, free or spare: what its own memory, and the
+ * time of a simulation, grow with. */
+uint64_t tdm_torch_blocks_made(const struct tdm_torch_allocator *allocator);
 
 /* How often an allocation needed cached segments to be released (num_alloc_retries). */
 uint64_t tdm_torch_retries(const struct tdm_torch_allocator *allocator);

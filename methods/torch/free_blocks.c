@@ -118,10 +118,19 @@ static struct tdm_torch_block *in_bins(const struct tdm_free_blocks *f, uint64_t
 struct tdm_free_page {
     uint64_t words; /* of `bits`, that are not 0 */
     uint64_t bits[SLOTS / 64];
-    struct tdm_torch_block *blocks[SLOTS]; /* set where the bit is */
 };
 
 _Static_assert(SLOTS / 64 == 64, "one bit for each word");
+
+static size_t page_of(uint64_t address)
+{
+    return (size_t)((TOP - 1 - address) >> PAGE_BITS);
+}
+
+static unsigned slot_of(uint64_t address)
+{
+    return (unsigned)(address >> SLOT_BITS) % SLOTS;
+}
 
 /* False: out of memory. */
 static bool make_page(struct tdm_free_blocks *f, size_t number)
@@ -136,59 +145,110 @@ static bool make_page(struct tdm_free_blocks *f, size_t number)
         f->pages = pages;
         f->page_capacity = capacity;
     }
-    if (f->pages[number] != NULL)
-        return true;
-    struct tdm_free_page *page = malloc(sizeof(*page));
-    if (page == NULL)
-        return false;
-    page->words = 0;
-    memset(page->bits, 0, sizeof(page->bits));
-    f->pages[number] = page;
-    return true;
+    if (f->pages[number] == NULL)
+        f->pages[number] = calloc(1, sizeof(struct tdm_free_page));
+    return f->pages[number] != NULL;
 }
 
-/* Adds the block if it is a segment to be mapped. */
-static bool map_segment(struct tdm_free_blocks *f, struct tdm_torch_block *block)
-{
-    if (block->before != NULL || block->after != NULL || block->size != f->segment_bytes ||
-        block->address >= TOP)
-        return false;
-    size_t number = (size_t)((TOP - 1 - block->address) >> PAGE_BITS);
-    if (number >= MOST_PAGES || !make_page(f, number))
-        return false;
-    struct tdm_free_page *page = f->pages[number];
-    unsigned slot = (unsigned)(block->address >> SLOT_BITS) % SLOTS;
-    page->blocks[slot] = block;
-    page->bits[slot / 64] |= UINT64_C(1) << slot % 64;
-    page->words |= UINT64_C(1) << slot / 64;
-    if (f->count++ == 0 || number > f->lowest)
-        f->lowest = number;
-    return true;
-}
-
+/* Of a page that is not empty. */
 static unsigned lowest_slot(const struct tdm_free_page *page)
 {
     unsigned word = (unsigned)__builtin_ctzll(page->words);
     return word * 64 + (unsigned)__builtin_ctzll(page->bits[word]);
 }
 
-/* The segment at the lowest address; there must be one. */
-static struct tdm_torch_block *lowest_segment(const struct tdm_free_blocks *f)
+/* Finds out which segment is at the lowest address; `lowest` has been too low at most. */
+static void find_front(struct tdm_free_blocks *f)
 {
-    const struct tdm_free_page *page = f->pages[f->lowest];
-    return page->blocks[lowest_slot(page)];
+    if (f->count == 0)
+        return;
+    while (f->pages[f->lowest] == NULL || f->pages[f->lowest]->words == 0)
+        f->lowest--;
+    f->front.address = TOP - ((uint64_t)(f->lowest + 1) << PAGE_BITS) +
+                       ((uint64_t)lowest_slot(f->pages[f->lowest]) << SLOT_BITS);
+    f->front.size = f->segment_bytes;
+    f->front.mapped = f->front.in_map = true;
 }
 
-static void take_lowest(struct tdm_free_blocks *f)
+/* Sets the bits of `count` slots in a row, which are on the page. */
+static void set_bits(struct tdm_free_page *page, unsigned slot, unsigned count)
 {
-    struct tdm_free_page *page = f->pages[f->lowest];
-    unsigned slot = lowest_slot(page);
-    page->bits[slot / 64] &= page->bits[slot / 64] - 1;
-    if (page->bits[slot / 64] == 0)
-        page->words &= page->words - 1;
-    f->count--;
-    while (f->count > 0 && (f->pages[f->lowest] == NULL || f->pages[f->lowest]->words == 0))
-        f->lowest--;
+    while (count > 0) {
+        const unsigned at = slot % 64, now = count < 64 - at ? count : 64 - at;
+        page->bits[slot / 64] |= (now == 64 ? UINT64_MAX : (UINT64_C(1) << now) - 1) << at;
+        page->words |= UINT64_C(1) << slot / 64;
+        slot += now;
+        count -= now;
+    }
+}
+
+/* Clears the lowest bit, and those right above it in its word; at most `most`. Returns their
+ * number. */
+static unsigned clear_bits(struct tdm_free_page *page, unsigned slot, uint64_t most)
+{
+    const unsigned word = slot / 64, at = slot % 64;
+    const uint64_t above = ~(page->bits[word] >> at);
+    unsigned count = above == 0 ? 64 : (unsigned)__builtin_ctzll(above);
+    if (count > most)
+        count = (unsigned)most;
+    page->bits[word] &= ~((count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1) << at);
+    if (page->bits[word] == 0)
+        page->words &= ~(UINT64_C(1) << word);
+    return count;
+}
+
+bool tdm_free_has_place(struct tdm_free_blocks *f, uint64_t address)
+{
+    return address < TOP && page_of(address) < MOST_PAGES && make_page(f, page_of(address));
+}
+
+void tdm_free_insert_segments(struct tdm_free_blocks *f, uint64_t address, uint64_t count,
+                              uint64_t apart)
+{
+    const bool neighbours = apart == UINT64_C(1) << SLOT_BITS;
+    while (count > 0) {
+        const size_t number = page_of(address);
+        const unsigned slot = slot_of(address), most = neighbours ? SLOTS - slot : 1;
+        const unsigned now = count < most ? (unsigned)count : most;
+        set_bits(f->pages[number], slot, now);
+        if (f->count == 0 || number > f->lowest)
+            f->lowest = number;
+        f->count += now;
+        count -= now;
+        address += now * apart;
+    }
+    find_front(f);
+}
+
+uint64_t tdm_free_take_segments(struct tdm_free_blocks *f, uint64_t most, uint64_t *address)
+{
+    if (f->count == 0 || most == 0)
+        return 0;
+    *address = f->front.address;
+    const unsigned count = clear_bits(f->pages[f->lowest], slot_of(*address), most);
+    f->count -= count;
+    find_front(f);
+    return count;
+}
+
+uint64_t tdm_free_take_all_segments(struct tdm_free_blocks *f)
+{
+    const uint64_t count = f->count;
+    for (size_t i = 0; i < f->page_capacity && count > 0; i++)
+        if (f->pages[i] != NULL)
+            *f->pages[i] = (struct tdm_free_page){.words = 0};
+    f->count = 0;
+    return count;
+}
+
+/* Adds the block if it is a segment to be mapped. */
+static bool map_segment(struct tdm_free_blocks *f, const struct tdm_torch_block *block)
+{
+    if (block->before != NULL || block->after != NULL || block->size != f->segment_bytes ||
+        !tdm_free_has_place(f, block->address))
+        return false;
+    tdm_free_insert_segments(f, block->address, 1, f->segment_bytes);
+    return true;
 }
 
 /* ---- the interface ---- */
@@ -211,11 +271,10 @@ void tdm_free_blocks_free(struct tdm_free_blocks *f)
     free(f);
 }
 
-void tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block)
+bool tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block)
 {
-    block->in_map = map_segment(f, block);
-    if (block->in_map)
-        return;
+    if (map_segment(f, block))
+        return true;
     unsigned bin = bin_of(block->size);
     struct tdm_torch_block **hole = &f->bins[bin];
     f->random = f->random * 1664525u + 1013904223u;
@@ -226,14 +285,11 @@ void tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block)
     cut(*hole, block, &block->left, &block->right);
     *hole = block;
     f->filled[bin / 64] |= UINT64_C(1) << bin % 64;
+    return false;
 }
 
 void tdm_free_take(struct tdm_free_blocks *f, struct tdm_torch_block *block)
 {
-    if (block->in_map) {
-        take_lowest(f);
-        return;
-    }
     unsigned bin = bin_of(block->size);
     struct tdm_torch_block **hole = &f->bins[bin];
     while (*hole != block)
@@ -244,26 +300,17 @@ void tdm_free_take(struct tdm_free_blocks *f, struct tdm_torch_block *block)
         f->filled[bin / 64] &= ~(UINT64_C(1) << bin % 64);
 }
 
-struct tdm_torch_block *tdm_free_best(const struct tdm_free_blocks *f, uint64_t size)
+struct tdm_torch_block *tdm_free_best(struct tdm_free_blocks *f, uint64_t size)
 {
     struct tdm_torch_block *best = in_bins(f, size, 0);
     if (f->count == 0 || size > f->segment_bytes)
         return best;
-    struct tdm_torch_block *lowest = lowest_segment(f);
-    return best != NULL && tdm_free_before(best, lowest->size, lowest->address) ? best : lowest;
+    return best != NULL && tdm_free_before(best, f->front.size, f->front.address) ? best
+                                                                                  : &f->front;
 }
 
 struct tdm_torch_block *tdm_free_next(const struct tdm_free_blocks *f,
                                       const struct tdm_torch_block *block)
 {
     return in_bins(f, block->size, block->address + 1);
-}
-
-struct tdm_torch_block *tdm_free_take_segment(struct tdm_free_blocks *f)
-{
-    if (f->count == 0)
-        return NULL;
-    struct tdm_torch_block *block = lowest_segment(f);
-    take_lowest(f);
-    return block;
 }

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,6 +130,8 @@ static void chunks_that_repeat_are_not_run(void **state)
     (void)state;
     const struct tdm_torch_run all = run(&setting, &none), some = run(&setting, NULL);
     assert_true(some.work < all.work / 2);
+    assert_int_equal(all.skipped, 0);
+    assert_true(some.skipped > some.work / 16); /* of chunks that are run for what they leave */
     for (unsigned i = 0; i < 3; i++) {
         const struct tdm_torch_step *a = &all.step[i], *b = &some.step[i];
         assert_int_equal(a->peak.allocated, b->peak.allocated);
@@ -136,6 +139,20 @@ static void chunks_that_repeat_are_not_run(void **state)
         assert_true(b->peak.reserved < a->peak.reserved + a->peak.reserved / 100 &&
                     a->peak.reserved < b->peak.reserved + b->peak.reserved / 100);
     }
+}
+
+/* Of the work that more chunks add, more than half is counted, not simulated. What is left is of
+ * the loss's parts, and of chunks of the backward's input. */
+static void longer_sequences_are_little_more_work(void **state)
+{
+    const char *const pair = "ds_sequence_parallel_fpdt_chunk_size=16384";
+    const struct setting some = {"llama-3.2-1b", 4, 512 * K, {pair}},
+                         more = {"llama-3.2-1b", 4, 2048 * K, {pair}};
+    (void)state;
+    const struct tdm_torch_run a = run(&some, NULL), b = run(&more, NULL);
+    const uint64_t added = b.work - a.work, skipped = b.skipped - a.skipped;
+    if (skipped < added / 2)
+        fail_msg("%" PRIu64 " of %" PRIu64 " more are counted", skipped, added);
 }
 
 /* One chunk stays on the GPU; the input of the head waits in host memory in any case. */
@@ -205,6 +222,7 @@ int main(void)
         cmocka_unit_test(chunks_by_hand),
         cmocka_unit_test(host_memory_by_hand),
         cmocka_unit_test(chunks_that_repeat_are_not_run),
+        cmocka_unit_test(longer_sequences_are_little_more_work),
         cmocka_unit_test(one_chunk_is_not_offloaded),
         cmocka_unit_test(published_lengths_fit),
         cmocka_unit_test(what_fpdt_lacks_is_refused),

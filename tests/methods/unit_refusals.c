@@ -259,8 +259,15 @@ static void steps_of_tiles_are_the_same(void **state)
 
 /* ---- chunks ---- */
 
-static uint32_t rows_of(const char *name, uint64_t tokens)
+/* What a forward and a backward of chunks took to simulate. */
+struct chunk_work {
+    uint32_t rows;
+    uint64_t blocks, segments; /* of 2 MiB, all that is reserved */
+};
+
+static struct chunk_work run_chunks(const char *name, uint64_t tokens)
 {
+    struct chunk_work work;
     struct tdm_method_settings settings = {.torch = {.tokens = tokens, .batch = 1, .ranks = 1}};
     struct tdm_method_choices choices;
     const struct tdm_method *method;
@@ -275,18 +282,37 @@ static uint32_t rows_of(const char *name, uint64_t tokens)
     must(method->system->create(m, model, &settings, &state, &err), &err);
     method->system->phases[TDM_PHASE_FORWARD](state);
     assert_int_equal(m->status, TDM_OK);
-    uint32_t rows = ((const struct tdm_chunk_run *)state)->row_count;
+    work.rows = ((const struct tdm_chunk_run *)state)->row_count;
+    method->system->phases[TDM_PHASE_BACKWARD](state);
+    assert_int_equal(m->status, TDM_OK);
+    work.segments = tdm_torch_current(allocator).reserved / (2 * MIB);
+    work.blocks = tdm_torch_blocks_made(allocator);
     method->system->free(state);
     tdm_model_free(model);
     end(m, allocator);
-    return rows;
+    return work;
 }
 
 static void chunks_that_are_not_run_are_one_value(void **state)
 {
     (void)state;
-    assert_int_equal(rows_of("oomb", 512 * K), 1);
-    assert_int_equal(rows_of("seco", 512 * K), 1);
+    assert_int_equal(run_chunks("oomb", 512 * K).rows, 1);
+    assert_int_equal(run_chunks("seco", 512 * K).rows, 1);
+}
+
+/* Of segments that are neighbours, in use or free, there are few blocks. */
+static void segments_of_chunks_share_blocks(void **state)
+{
+    static const char *const names[] = {"oomb", "seco"};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const struct chunk_work some = run_chunks(names[i], 1024 * K),
+                                more = run_chunks(names[i], 4096 * K);
+        const uint64_t segments = more.segments - some.segments, blocks = more.blocks - some.blocks;
+        assert_true(segments > 30000);
+        if (blocks > segments / 4)
+            fail_msg("%s: %" PRIu64 " blocks for %" PRIu64 " segments", names[i], blocks, segments);
+    }
 }
 
 /* ---- tensors that fill whole segments ---- */
@@ -424,6 +450,7 @@ int main(void)
         cmocka_unit_test(tiles_alike_are_counted),
         cmocka_unit_test(steps_of_tiles_are_the_same),
         cmocka_unit_test(chunks_that_are_not_run_are_one_value),
+        cmocka_unit_test(segments_of_chunks_share_blocks),
         cmocka_unit_test(many_tensors_are_as_one_by_one),
         cmocka_unit_test(work_of_refusals_is_bounded),
     };
