@@ -864,6 +864,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         return tdm_hint(err, model->parts == 0 ? "tensor-parallel and megatron-cp take it"
                                                : "--mode serve takes it");
     }
+    if (torch->wrapper != &tdm_fsdp_wrapper)
+        settings->torch.fsdp.expert_parts = 0;
     settings->torch.steps_in_backward &= torch->optimizer != TDM_TORCH_NO_OPTIMIZER;
     enum tdm_status status = tdm_adapter_check(model, torch, err);
     if (status == TDM_OK)
