@@ -359,7 +359,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_switch, FIELD(precise), .unmeasured = "yes", .needs = {&needs_shares}},
     {"optimizer_cpu_offload", "no|yes", "no",
      "main parameters, gradients and moments of a share of the parameters are stepped on the host",
-     tdm_key_read_switch, FIELD(offloads), .unmeasured = "yes"},
+     tdm_key_read_switch, FIELD(offloads)},
     {"optimizer_offload_fraction", "F", "0", "that share", read_offloaded,
      .needs = {&needs_offload}},
     {"clip_grad", "0|1", "1", "any norm to which gradients are clipped; 0: none",

@@ -469,6 +469,8 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     const struct tdm_torch_settings *torch = &settings->torch;
     if (model->experts.count == 0)
         settings->torch.fsdp.expert_ranks = settings->torch.fsdp.expert_parts = 0;
+    const bool of_torchao =
+        torch->optimizer == TDM_TORCH_ADAMW_4BIT || torch->optimizer == TDM_TORCH_ADAMW_FP8;
     const struct {
         const char *key, *what;
         bool is_set;
@@ -479,7 +481,8 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
          torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
         {"optimizer", "an optimizer of bitsandbytes or transformers",
-         torch->optimizer >= TDM_TORCH_ADAMW_8BIT},
+         torch->optimizer >= TDM_TORCH_ADAMW_8BIT && !of_torchao},
+        {"optimizer", "torchao's optimizer of offloaded shards", of_torchao && torch->fsdp.offload},
     };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
     if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))

@@ -478,13 +478,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore|galore-8bit",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "managed memory; torchao's of 4 bits and fp8 (that of 8 bits is adamw-8bit); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
-     .unmeasured = "muon|adam-mini|galore"},
+     .unmeasured = "adamw-fp8|muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -553,6 +553,10 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
     {"optimizer_in_bwd", "no|yes", "no",
      "torchtune's, and LOMO's: a parameter is stepped once it has its gradient, which is freed",
      tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
+    {"cpu_offload_optimizer", "no|states|gradients", "no",
+     "torchao's CPUOffloadOptimizer: states in host memory; gradients: with offload_gradients=True",
+     tdm_key_read_choice, FIELD(torch.host_optimizer), .unmeasured = "states|gradients",
+     .needs = {&needs_optimizer}},
     {.name = NULL},
 };
 
@@ -838,6 +842,23 @@ static enum tdm_status check_steps(const struct tdm_torch_settings *torch, struc
                : tdm_fail(err, TDM_USAGE, "--set optimizer_in_bwd: it does not go with %s", what);
 }
 
+/* It steps one copy of a parameter after the other, by an optimizer that runs on a CPU. */
+static enum tdm_status check_host(const struct tdm_torch_settings *torch, struct tdm_error *err)
+{
+    const char *what = torch->host_optimizer == TDM_HOST_NOTHING   ? NULL
+                       : torch->optimizer > TDM_TORCH_SGD_MOMENTUM ? "this optimizer"
+                       : torch->clips                              ? "max_grad_norm"
+                       : torch->steps_in_backward                  ? "optimizer_in_bwd"
+                       : torch->grads == TDM_GRADS_HELD            ? "grads=held"
+                       : torch->second.trainer != TDM_TRAINER_SFT  ? "trainer"
+                       : torch->accumulation > 1 && torch->host_optimizer == TDM_HOST_GRADIENTS
+                           ? "gradient_accumulation_steps and offloaded gradients"
+                           : NULL;
+    return what == NULL ? TDM_OK
+                        : tdm_fail(err, TDM_USAGE,
+                                   "--set cpu_offload_optimizer: it does not go with %s", what);
+}
+
 static enum tdm_status check_checkpoints(const struct tdm_model *model,
                                          const struct tdm_torch_settings *torch,
                                          struct tdm_error *err)
@@ -867,11 +888,15 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (torch->wrapper != &tdm_fsdp_wrapper)
         settings->torch.fsdp.expert_parts = 0;
     settings->torch.steps_in_backward &= torch->optimizer != TDM_TORCH_NO_OPTIMIZER;
+    if (torch->optimizer == TDM_TORCH_NO_OPTIMIZER)
+        settings->torch.host_optimizer = TDM_HOST_NOTHING;
     enum tdm_status status = tdm_adapter_check(model, torch, err);
     if (status == TDM_OK)
         status = check_litgpt(model, torch, err);
     if (status == TDM_OK)
         status = check_steps(torch, err);
+    if (status == TDM_OK)
+        status = check_host(torch, err);
     if (status == TDM_OK)
         status = check_checkpoints(model, torch, err);
     if (status == TDM_OK)

@@ -374,8 +374,10 @@ static void add_parameters(struct tdm_torch_model *t)
     }
     t->m->category = TDM_METHOD_WORKSPACE;
     if (!t->settings.frozen) {
-        t->m->gradient_ready =
-            t->settings.steps_in_backward ? tdm_torch_step_ready : t->settings.wrapper->gradient;
+        t->m->gradient_ready = t->settings.steps_in_backward ? tdm_torch_step_ready
+                               : t->settings.host_optimizer == TDM_HOST_GRADIENTS
+                                   ? tdm_torch_send_ready
+                                   : t->settings.wrapper->gradient;
         t->m->gradient_context = t;
     }
     if (t->settings.wrapper->start != NULL)

@@ -57,6 +57,8 @@ enum tdm_torch_optimizer {
     TDM_TORCH_PAGED_ADAMW_32BIT,
     TDM_TORCH_LION_8BIT,
     TDM_TORCH_LION_32BIT,
+    TDM_TORCH_ADAMW_4BIT,  /* of torchao */
+    TDM_TORCH_ADAMW_FP8,   /* the same */
     TDM_TORCH_ADAFACTOR,   /* of transformers */
     TDM_TORCH_MUON,        /* of torch; what is no matrix of a layer has AdamW (foreach) */
     TDM_TORCH_ADAM_MINI,   /* of the package of that name */
@@ -81,6 +83,9 @@ enum tdm_torch_logits {
     TDM_LOGITS_IN_PLACE, /* the loss of some tokens at a time, whose gradient takes the place of
                             their logits (ms-swift) */
 };
+
+/* What torchao's CPUOffloadOptimizer has in host memory: states, or gradients too. */
+enum tdm_host_optimizer { TDM_HOST_NOTHING, TDM_HOST_STATES, TDM_HOST_GRADIENTS };
 
 /* Whose code the model is. */
 enum tdm_model_code {
@@ -127,6 +132,7 @@ struct tdm_torch_settings {
     bool flash_package; /* its kernel is given windows, for which no mask is made; set by attention
                          */
     enum tdm_torch_optimizer optimizer;
+    enum tdm_host_optimizer host_optimizer;
     bool steps_in_backward; /* each parameter by itself, once it has its gradient */
     enum tdm_model_code code;
     enum tdm_torch_release release;

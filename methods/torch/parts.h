@@ -52,6 +52,7 @@ struct torch_layer {
 struct torch_state {
     struct tdm_eager_value *step, *first, *second; /* of AdamW; SGD's momentum is `first` */
     struct tdm_eager_value *scales[2];             /* of 8-bit states */
+    struct tdm_eager_value *tables[2];             /* of torchao's 4-bit states: their values */
     bool made;
     bool matrix; /* of a layer, and no joint experts: Muon and GaLore step it their own way */
 };
@@ -198,6 +199,9 @@ struct tdm_eager_value *tdm_torch_dropout(struct tdm_eager *m, const struct tdm_
  * category; tables are shared by all states of the model. */
 void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer optimizer,
                         uint64_t elements, struct torch_state *state);
+/* For gradient_ready: CPUOffloadOptimizer's hook, which sends a gradient to the host and frees it.
+ */
+void tdm_torch_send_ready(void *model, struct tdm_eager_value *leaf);
 /* Does this rank's optimizer update parameter i? */
 bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
 /* The step of an optimizer that takes one parameter after the other; of others nothing
