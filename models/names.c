@@ -235,6 +235,25 @@ static const char *const quantized[] = {"bnb",  "4bit",  "8bit",    "gptq",  "aw
                                         "int8", "w4a16", "w8a8",    "fp8",   "nf4", "nvfp4",
                                         "gguf", "qat",   "dynamic", "block", NULL};
 
+const char *tdm_model_of_page(const char *text, char *out, size_t out_bytes)
+{
+    static const char *const sites[] = {"https://huggingface.co/", "http://huggingface.co/",
+                                        "huggingface.co/", "https://hf.co/", "hf.co/"};
+    for (size_t i = 0; i < sizeof(sites) / sizeof(sites[0]); i++) {
+        const size_t site = strlen(sites[i]);
+        if (strncasecmp(text, sites[i], site) != 0)
+            continue;
+        const char *name = text + site, *slash = strchr(name, '/');
+        const size_t length =
+            slash == NULL ? strlen(name) : (size_t)(slash - name) + 1 + strcspn(slash + 1, "/?#");
+        if (length == 0 || length >= out_bytes)
+            return text;
+        snprintf(out, out_bytes, "%.*s", (int)length, name);
+        return out;
+    }
+    return text;
+}
+
 /* Endings of names whose publishers all store the weights alike, so that the ending says what the
  * config beside them says. Sources: unsloth 015bdef0, unsloth/models/llama.py (nf4, double
  * quantization) and mapper.py (names); the quant_config.json of AWQ and GPTQ weights (groups of

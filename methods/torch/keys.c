@@ -122,6 +122,15 @@ static const struct tdm_key_word other_targets[] = {
     {"dense_h_to_4h", 1u << TDM_PROJECTION_UP | 1u << TDM_PROJECTION_GATE_UP}, /* GPT-NeoX, GLM */
     {"dense_4h_to_h", 1u << TDM_PROJECTION_DOWN},
     {"dense", 1u << TDM_PROJECTION_O},
+    {"out_proj", 1u << TDM_PROJECTION_O}, /* OPT, GPT-J */
+    {"wqkv", 1u << TDM_PROJECTION_QKV}, /* InternLM 2, whose w1, w3 and w2 are gate, up and down */
+    {"wo", 1u << TDM_PROJECTION_O},
+    {"w1", 1u << TDM_PROJECTION_GATE},
+    {"w2", 1u << TDM_PROJECTION_DOWN},
+    {"w3", 1u << TDM_PROJECTION_UP},
+    {"Wqkv", 1u << TDM_PROJECTION_QKV}, /* MPT */
+    {"fc_in", 1u << TDM_PROJECTION_UP}, /* GPT-J */
+    {"fc_out", 1u << TDM_PROJECTION_DOWN},
     {"fc1", 1u << TDM_PROJECTION_UP}, /* Phi */
     {"fc2", 1u << TDM_PROJECTION_DOWN},
 };
@@ -432,8 +441,8 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
                  settings->method->name, model->name);
         return tdm_hint(err, "take the config of the model that was not quantized");
     }
-    if (torch->quantization != TDM_QUANTIZATION_NONE &&
-        torch->quantization != bases[kind].quantization)
+    if (torch->whole_base || (torch->quantization != TDM_QUANTIZATION_NONE &&
+                              torch->quantization != bases[kind].quantization))
         return tdm_fail(err, TDM_USAGE,
                         "--set quantization: the weights of %s are quantized already: %s",
                         model->name, bases[kind].name);
@@ -608,11 +617,21 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
                               &settings->torch.modules_to_save, err);
 }
 
+static enum tdm_status read_quantization(const struct tdm_method_key *key, const char *value,
+                                         struct tdm_method_settings *settings,
+                                         struct tdm_error *err)
+{
+    enum tdm_status status = tdm_key_read_choice(key, value, settings, err);
+    settings->torch.whole_base =
+        status == TDM_OK && settings->torch.quantization == TDM_QUANTIZATION_NONE;
+    return status;
+}
+
 const struct tdm_method_key tdm_keys_adapters[] = {
     {"quantization", "none|nf4|int8|gptq|awq", NULL,
      "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ and AWQ, 4 "
      "bits; if nothing is said as the model's quantization_config",
-     tdm_key_read_choice, FIELD(torch.quantization), .settled = settled_quantization,
+     read_quantization, FIELD(torch.quantization), .settled = settled_quantization,
      .needs = {&tdm_need_lora}, .unmeasured = "awq"},
     {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
      tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
@@ -976,6 +995,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
     if (model->attention_dropout > 0 && settings->torch.attention != TDM_TORCH_EAGER &&
         settings->torch.attention != TDM_TORCH_MATERIALIZED)
         return "dropout of attention by its kernels, which keep no mask but a seed";
+    if (model->base.stored == TDM_STORED_FP8)
+        return TDM_NOT_COUNTED "the weights of fp8, which are made bf16 to be trained";
     return divider == NULL || divider->assumption == NULL ? NULL
                                                           : divider->assumption(model, settings);
 }

@@ -151,6 +151,7 @@ struct tdm_torch_settings {
     uint64_t gpus_of_a_node; /* GPUs that share host memory, as --nodes says; 0: not said */
     bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
+    bool whole_base;                    /* that they are not quantized was said */
     bool double_quantization;           /* of nf4 */
     uint64_t quantized_group;           /* of gptq and awq */
     enum tdm_float8 float8; /* products of projections of layers, torchao's Float8Linear */

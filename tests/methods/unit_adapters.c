@@ -612,6 +612,7 @@ static void targets_in_own_words(void **state)
                  "lora_targets=qkv_proj,o_proj,down_proj"},
                 {"pythia-1.4b", "target_modules=query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
                  "lora_targets=all"},
+                {"opt-1.3b", "target_modules=q_proj,out_proj", "lora_targets=q_proj,o_proj"},
                 {"phi-2", "target_modules=fc1,fc2", "lora_targets=up_proj,down_proj"}};
     (void)state;
     for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
