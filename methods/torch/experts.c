@@ -170,12 +170,70 @@ static struct tdm_eager_value *normalize(struct tdm_eager *m, struct tdm_eager_v
     return y;
 }
 
+/* scores.gather(1, indices). */
+struct tdm_eager_value *tdm_torch_gather(struct tdm_eager *m, struct tdm_eager_value *scores,
+                                         struct tdm_eager_value *indices)
+{
+    static const struct tdm_eager_op op = {"GatherBackward0", false, topk_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &scores, 1);
+    tdm_node_save(m, node, indices);
+    return tdm_node_finish(
+        m, node, tdm_value_new(m, indices->rows, indices->columns, scores->element_bytes));
+}
+
+/* GLM-4.5's router, in fp32: sigmoids, with a bias for the choice of groups and of experts in them,
+ * whose places stay for no backward (modeling_glm4_moe.py Glm4MoeTopkRouter; dots.llm1 has the
+ * same).
+ */
+static struct tdm_eager_value *route_groups(struct tdm_eager *m, const struct tdm_experts *experts,
+                                            const struct torch_layer *layer,
+                                            struct tdm_eager_value *x,
+                                            struct tdm_eager_value **logits,
+                                            struct tdm_eager_value **indices)
+{
+    struct tdm_eager_value *best[2], *places[2];
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32), *weight = tdm_cast(m, layer->router, FP32);
+    *logits = tdm_linear(m, wide, weight, NULL, true);
+    tdm_drop(m, weight);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *scores = tdm_sigmoid(m, *logits);
+    struct tdm_eager_value *biased = tdm_add_number(m, scores);
+    struct tdm_eager_value *by_group =
+        tdm_reshape(m, biased, x->rows * experts->groups, experts->count / experts->groups);
+    best[0] = tdm_torch_topk(m, by_group, 2, &places[0]);
+    struct tdm_eager_value *sums = tdm_row_sum(m, best[0], x->rows * experts->groups);
+    tdm_drop(m, best[0]);
+    tdm_drop(m, places[0]);
+    tdm_drop(m, by_group);
+    best[1] = tdm_torch_topk(m, sums, 1, &places[1]);
+    tdm_drop(m, best[1]);
+    struct tdm_eager_value *mask = tdm_value_like(m, sums);
+    struct tdm_eager_value *spread =
+        experts->groups > 1 ? tdm_value_like(m, scores) : NULL; /* of one group a view */
+    struct tdm_eager_value *chosen_mask = tdm_value_new(m, scores->rows, scores->columns, BOOL);
+    struct tdm_eager_value *inverse = tdm_value_like(m, chosen_mask);
+    tdm_drop(m, chosen_mask);
+    biased = tdm_replace(m, biased, fill(m, biased, inverse, false));
+    tdm_drop(m, inverse);
+    tdm_drop(m, tdm_torch_topk(m, biased, experts->per_token, indices));
+    struct tdm_eager_value *weights = tdm_torch_gather(m, scores, *indices);
+    if (experts->normalized)
+        weights = normalize(m, weights);
+    weights = tdm_replace(m, weights, tdm_mul_number(m, weights));
+    struct tdm_eager_value *locals[] = {spread, mask, places[1], sums, biased, scores};
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
+        tdm_drop(m, locals[i]);
+    return weights;
+}
+
 /* Weights of the chosen experts, in the dtype of the logits or fp32. */
 static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_experts *experts,
                                      const struct torch_layer *layer, struct tdm_eager_value *x,
                                      struct tdm_eager_value **logits,
                                      struct tdm_eager_value **indices)
 {
+    if (experts->groups > 0)
+        return route_groups(m, experts, layer, x, logits, indices);
     *logits = tdm_linear(m, x, layer->router, layer->router_bias, true);
     if (experts->biased) { /* GPT-OSS: the softmax is of what is chosen */
         struct tdm_eager_value *most = tdm_torch_topk(m, *logits, experts->per_token, indices);
@@ -302,6 +360,27 @@ static struct tdm_eager_value *add_shared(struct tdm_eager *m, const struct torc
     return y;
 }
 
+/* hidden_states + shared_experts(residuals), an MLP: GLM-4.5. Takes `made`. */
+static struct tdm_eager_value *add_plain_shared(struct tdm_eager *m,
+                                                const struct tdm_torch_model *t,
+                                                const struct torch_layer *layer,
+                                                struct tdm_eager_value *x,
+                                                struct tdm_eager_value *made)
+{
+    struct tdm_eager_value *gate = tdm_linear(m, x, layer->shared_gate, NULL, false);
+    gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
+    struct tdm_eager_value *up = tdm_linear(m, x, layer->shared_up, NULL, false);
+    struct tdm_eager_value *product = tdm_mul(m, gate, up);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    struct tdm_eager_value *shared = tdm_linear(m, product, layer->shared_down, NULL, false);
+    tdm_drop(m, product);
+    struct tdm_eager_value *y = tdm_add(m, made, shared);
+    tdm_drop(m, shared);
+    tdm_drop(m, made);
+    return y;
+}
+
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x)
@@ -357,6 +436,8 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
         y = tdm_replace(m, y, tdm_clone(m, y));
     if (shared != NULL)
         y = add_shared(m, layer, flat, y, shared);
+    else if (experts->groups > 0 && layer->shared_gate != NULL)
+        y = add_plain_shared(m, t, layer, x, y);
     struct tdm_eager_value *rest[] = {weights, logits, indices, flat};
     for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
         tdm_drop(m, rest[i]);

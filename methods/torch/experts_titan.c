@@ -69,23 +69,6 @@ static struct tdm_eager_value *put_rows(struct tdm_eager *m, struct tdm_eager_va
     return y;
 }
 
-/* scores.gather(1, indices). */
-static void gather_back(struct tdm_eager *m, struct tdm_node *node,
-                        struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
-{
-    scatter_back(m, node, grads, results);
-}
-
-static struct tdm_eager_value *gather_scores(struct tdm_eager *m, struct tdm_eager_value *scores,
-                                             struct tdm_eager_value *indices)
-{
-    static const struct tdm_eager_op op = {"GatherBackward0", false, gather_back};
-    struct tdm_node *node = tdm_node_new(m, &op, &scores, 1);
-    tdm_node_save(m, node, indices);
-    return tdm_node_finish(
-        m, node, tdm_value_new(m, indices->rows, indices->columns, scores->element_bytes));
-}
-
 /* torch.vstack((x, zeros)): one row more, for what is padded. */
 static struct tdm_eager_value *add_row(struct tdm_eager *m, struct tdm_eager_value *x)
 {
@@ -134,11 +117,12 @@ static struct routes route(struct tdm_eager *m, const struct tdm_torch_model *t,
     struct routes r;
     struct tdm_eager_value *scores = tdm_linear(m, x, layer->router, layer->router_bias, true);
     scores = tdm_replace(m, scores, tdm_cast(m, scores, FP32));
-    scores =
-        tdm_replace(m, scores, experts->all_rows ? tdm_sigmoid(m, scores) : tdm_softmax(m, scores));
+    scores = tdm_replace(m, scores,
+                         experts->all_rows || experts->groups > 0 ? tdm_sigmoid(m, scores)
+                                                                  : tdm_softmax(m, scores));
     struct tdm_eager_value *biased = tdm_add_number(m, scores);
     tdm_drop(m, tdm_torch_topk(m, biased, experts->per_token, &r.indices));
-    r.shares = gather_scores(m, scores, r.indices);
+    r.shares = tdm_torch_gather(m, scores, r.indices);
     if (experts->normalized || experts->biased) {
         struct tdm_eager_value *sum = tdm_row_sum(m, r.shares, r.shares->rows);
         sum = tdm_replace(m, sum, tdm_add_number(m, sum));

@@ -392,6 +392,7 @@ static const char *settled_quantization(const struct tdm_key_case *c, char *text
 }
 
 #define USUAL_GROUP 128u
+#define USUAL_BITS 4u
 #define FLOAT8_BLOCK 128u
 
 static uint64_t usual_labels(const struct tdm_model *model)
@@ -431,6 +432,7 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
     struct tdm_torch_settings *torch = &settings->torch;
     const enum tdm_base_kind kind = model->base.kind;
     torch->quantized_group = kind == TDM_BASE_WHOLE ? USUAL_GROUP : model->base.group;
+    torch->quantized_bits = model->base.bits > 0 ? model->base.bits : USUAL_BITS;
     enum tdm_status status = settle_head(model, settings, err);
     if (status != TDM_OK)
         return status;
@@ -446,6 +448,12 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "--set quantization: the weights of %s are quantized already: %s",
                         model->name, bases[kind].name);
+    if (torch->quantized_bits == 3) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: GPTQ's weights of 3 bits are not modelled under adapters",
+                 settings->method->name);
+        return tdm_hint(err, "of 2, 4 and 8 bits they are; --mode serve takes all");
+    }
     torch->quantization = bases[kind].quantization;
     torch->double_quantization |= kind == TDM_BASE_NF4_DOUBLE;
     return TDM_OK;
@@ -692,7 +700,7 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                            1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O;
     const uint32_t all = (1u << TDM_PROJECTIONS) - 1;
     const char *mixer = tdm_model_other_mixer(model);
-    if (mixer == NULL && !model->experts.shared_gate)
+    if (mixer == NULL && !model->experts.shared_gate && model->experts.groups == 0)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
     if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS &&
@@ -898,7 +906,9 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const char *part = tdm_model_rare_part(model);
-    if (part != NULL) {
+    const bool known = model->latent.kv_rank == 0 && torch->deepspeed.ep_size == 0 &&
+                       settings->method->system == &tdm_torch_system;
+    if (part != NULL && !known) {
         tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
                  part, model->architecture);
         return tdm_hint(err, model->parts == 0 ? "tensor-parallel and megatron-cp take it"

@@ -167,7 +167,7 @@ static struct tdm_eager_value *add_quantized(struct tdm_torch_model *t, uint32_t
     const struct tdm_torch_settings *s = &t->settings;
     struct tdm_eager_value *leaf = tdm_quantized_leaf(
         t->m, s->quantization, rows, columns, s->bnb_keeps_inputs, tdm_torch_is_litgpt(s),
-        s->quantized_group, &t->quantized[t->quantized_count++]);
+        s->quantized_group, s->quantized_bits, &t->quantized[t->quantized_count++]);
     leaf->module = module;
     return leaf;
 }

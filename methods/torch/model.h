@@ -154,6 +154,7 @@ struct tdm_torch_settings {
     bool whole_base;                    /* that they are not quantized was said */
     bool double_quantization;           /* of nf4 */
     uint64_t quantized_group;           /* of gptq and awq */
+    uint32_t quantized_bits;            /* of gptq: 2, 4 or 8 */
     enum tdm_float8 float8; /* products of projections of layers, torchao's Float8Linear */
     bool bnb_keeps_inputs;  /* of nf4 */
     bool gptq_triton;       /* its kernel keeps no weights in 16 bits */

@@ -228,6 +228,10 @@ struct tdm_eager_value *tdm_torch_clamped_gate(struct tdm_eager *m, struct tdm_e
 struct tdm_eager_value *tdm_torch_sort(struct tdm_eager *m, uint64_t count,
                                        struct tdm_eager_value **sorted);
 
+/* scores.gather(1, indices). */
+struct tdm_eager_value *tdm_torch_gather(struct tdm_eager *m, struct tdm_eager_value *scores,
+                                         struct tdm_eager_value *indices);
+
 /* torchtitan's mixture under expert parallelism (experts_titan.c): makes this rank's experts of a
  * layer, and computes. */
 void tdm_titan_add_experts(struct tdm_torch_model *t, uint32_t number);
