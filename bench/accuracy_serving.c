@@ -59,6 +59,10 @@ static enum tdm_status serve(const struct table *row, struct tdm_serving_answer 
     if (told(row, "other_gib"))
         snprintf(text[count++], PAIR_BYTES, "other_weights=%.0f",
                  strtod(field(row, "other_gib"), NULL) * GIB);
+    if (told(row, "lora")) {
+        snprintf(text[count++], PAIR_BYTES, "enable_lora=yes");
+        snprintf(text[count++], PAIR_BYTES, "max_lora_rank=%s", field(row, "lora"));
+    }
     for (size_t i = 0; i < count; i++)
         pairs[i] = text[i];
     enum tdm_status status = tdm_model_load(field(row, "model"), &model, err);

@@ -139,7 +139,7 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
     status = check_named(r, err);
     if (status != TDM_OK)
         return status;
-    if (r->context == 0)
+    if (r->context == 0 && !serves(r))
         return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
     status = tdm_model_inputs_spare(r->model, r->machine, "predict: -o", r->timeline.path, err);
     return status == TDM_OK ? check_timeline(r, err) : status;
@@ -215,6 +215,20 @@ static enum tdm_status load_model(struct tdm_predict_request *r, struct tdm_pred
     return status == TDM_OK ? tdm_from_compare(&r->from, a->model, err) : status;
 }
 
+/* A server takes the model's own length where none is said. */
+static enum tdm_status take_length(struct tdm_predict_request *r, struct tdm_predict_answer *a,
+                                   struct tdm_error *err)
+{
+    enum tdm_status status = load_model(r, a, err);
+    if (status != TDM_OK)
+        return status;
+    r->context = a->model->max_context;
+    return r->context > 0
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE, "predict: --context is missing, and %s does not say one",
+                          a->model->name);
+}
+
 static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_answer *a,
                             struct tdm_error *err)
 {
@@ -224,6 +238,8 @@ static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_an
         status = tdm_method_find(r->method, &a->method, err);
     if (status == TDM_OK)
         status = say_nodes(r, a->method, err);
+    if (status == TDM_OK && r->context == 0)
+        status = take_length(r, a, err);
     if (status == TDM_OK)
         status = tdm_from_apply(&r->from, a->method, &r->set, err);
     a->settings.torch.tokens = r->context;
@@ -233,7 +249,7 @@ static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_an
     if (status == TDM_OK)
         status =
             tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && a->model == NULL)
         status = load_model(r, a, err);
     if (status == TDM_OK)
         status = tdm_method_check(a->model, &a->settings, err);
@@ -650,7 +666,7 @@ static const struct tdm_option options[] = {
      .help =
          "settings of a DeepSpeed, accelerate, Axolotl, LLaMA-Factory, torchtitan, torchtune, LitGPT or NeMo Automodel "
          "config, TrainingArguments or SFTConfig, an adapter_config.json, Megatron-LM's arguments, a "
-         "script that launches one; may be repeated",
+         "script that launches one, vLLM or SGLang; may be repeated",
      .details =
          "The files are JSON, YAML, TOML or options of a command line (.json, .yaml, .toml, "
          ".args, .sh, or by how they begin). Every key is read, ignored, said not to be modelled, "

@@ -83,7 +83,8 @@ static bool add_value(json_t *object, const char *option, json_t *value)
     return list != NULL && json_object_set_new(object, option, list) == 0;
 }
 
-/* Adds a word to the object: an option, or a value of the option before. */
+/* Adds a word to the object: an option, or a value of the option before. Of an option that is there
+ * twice the last one counts, as argparse has it. */
 static enum tdm_status take_word(const struct words *w, json_t *object, char option[WORD_BYTES],
                                  char word[WORD_BYTES], bool quoted)
 {
@@ -93,9 +94,6 @@ static enum tdm_status take_word(const struct words *w, json_t *object, char opt
         if (value != NULL)
             *value++ = '\0';
         memcpy(option, word, strlen(word) + 1);
-        if (json_object_get(object, option) != NULL)
-            return tdm_fail(w->err, TDM_INPUT, "%s: line %u: \"%s\" is there twice", w->file,
-                            w->line, option);
         if (json_object_set_new(object, option, json_true()) != 0)
             return tdm_fail(w->err, TDM_NO_MEMORY, "%s: no memory to parse it", w->file);
     } else if (option[0] == '\0') {
@@ -145,8 +143,8 @@ static enum tdm_status parse_arguments(const char *file, const char *text, json_
  * word is none. */
 static const char *own_program(const json_t *words)
 {
-    static const char *const names[] = {"swift", "megatron", "llamafactory-cli",
-                                        "trl",   "tune",     "axolotl"};
+    static const char *const names[] = {
+        "swift", "megatron", "llamafactory-cli", "trl", "tune", "axolotl", "vllm", "sglang"};
     const char *word = json_string_value(json_array_get(words, 0));
     const char *slash = strrchr(word, '/');
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -155,18 +153,110 @@ static const char *own_program(const json_t *words)
     return NULL;
 }
 
+/* "python -m torch.distributed.run" is torchrun. NULL: no word. */
+static bool is_launcher(const char *module)
+{
+    static const char *const modules[] = {"torch.distributed.run", "torch.distributed.launch",
+                                          "accelerate.commands.launch", "deepspeed"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]) && module != NULL; i++)
+        found |= strcmp(module, modules[i]) == 0;
+    return found;
+}
+
+/* Takes away words that only start another command: "nohup", "uv run". */
+static void drop_starters(json_t *words)
+{
+    static const char *const starters[] = {"nohup", "sudo", "exec", "time", "env", "uv", "run"};
+    for (size_t i = 0; i < sizeof(starters) / sizeof(starters[0]); i++)
+        if (json_array_size(words) > 1 &&
+            strcmp(json_string_value(json_array_get(words, 0)), starters[i]) == 0)
+            json_array_remove(words, 0);
+}
+
+/* Takes away where the output goes: "> log.txt 2>&1 &". */
+static void drop_redirections(json_t *words)
+{
+    for (size_t i = 1; i < json_array_size(words); i++) {
+        const char *word = json_string_value(json_array_get(words, i));
+        const size_t before = strspn(word, "0123456789&");
+        if (before > 1 || (word[before] != '>' && strcmp(word, "&") != 0))
+            continue;
+        while (json_array_size(words) > i)
+            json_array_remove(words, i);
+    }
+}
+
+/* The word of vLLM's image for Docker, behind which are the server's options. 0: none. */
+static size_t image_index(const json_t *words)
+{
+    for (size_t i = 1; i < json_array_size(words); i++)
+        if (strstr(json_string_value(json_array_get(words, i)), "/vllm-openai") != NULL)
+            return i;
+    return 0;
+}
+
+/* A server that Python runs as a module, or Docker as an image. NULL: none. */
+static const char *server_of(const json_t *words)
+{
+    static const char *const modules[][2] = {{"vllm.entrypoints.openai.api_server", "vllm"},
+                                             {"vllm.entrypoints.api_server", "vllm"},
+                                             {"sglang.launch_server", "sglang"}};
+    for (size_t i = 1; i < json_array_size(words); i++)
+        for (size_t m = 0; m < sizeof(modules) / sizeof(modules[0]); m++)
+            if (strcmp(json_string_value(json_array_get(words, i - 1)), "-m") == 0 &&
+                strcmp(json_string_value(json_array_get(words, i)), modules[m][0]) == 0)
+                return modules[m][1];
+    return image_index(words) > 0 ? "vllm" : NULL;
+}
+
+/* vLLM's short options by their long names, the model of "vllm serve MODEL" as --model, and the
+ * version of an image as --version. */
+static bool lengthen(json_t *words)
+{
+    static const char *const options[][2] = {{"-tp", "--tensor-parallel-size"},
+                                             {"-pp", "--pipeline-parallel-size"},
+                                             {"-dp", "--data-parallel-size"},
+                                             {"-dcp", "--decode-context-parallel-size"},
+                                             {"-q", "--quantization"}};
+    for (size_t i = 1; i < json_array_size(words); i++)
+        for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++)
+            if (strcmp(json_string_value(json_array_get(words, i)), options[o][0]) == 0 &&
+                json_array_set_new(words, i, json_string(options[o][1])) != 0)
+                return false;
+    const size_t image = image_index(words);
+    const char *tag = strrchr(json_string_value(json_array_get(words, image)), ':');
+    if (image > 0 && tag != NULL && tag[1] == 'v' &&
+        (json_array_insert_new(words, image + 1, json_string("--version")) != 0 ||
+         json_array_insert_new(words, image + 2, json_string(tag + 1)) != 0))
+        return false;
+    if (json_array_size(words) < 3 ||
+        strcmp(json_string_value(json_array_get(words, 1)), "serve") != 0)
+        return true;
+    for (size_t i = 2; i < json_array_size(words); i++) {
+        const char *before = json_string_value(json_array_get(words, i - 1));
+        const bool takes = i > 2 && (before[0] != '-' || strchr(before, '=') == NULL);
+        if (!takes && json_string_value(json_array_get(words, i))[0] != '-')
+            return json_array_insert_new(words, i, json_string("--model")) == 0;
+    }
+    return true;
+}
+
 /* The word after which options are the program's: a file of Python, or the module of -m. Those
  * before it are the launcher's. 0: all are the program's. */
 static size_t program_index(const json_t *words)
 {
     if (own_program(words) != NULL)
         return 0;
+    if (image_index(words) > 0)
+        return image_index(words);
     for (size_t i = 0; i < json_array_size(words); i++) {
         const char *word = json_string_value(json_array_get(words, i));
         const size_t length = strlen(word);
         if (i > 0 && length > 3 && strcmp(word + length - 3, ".py") == 0)
             return i;
-        if (strcmp(word, "-m") == 0 || strcmp(word, "--module") == 0)
+        if ((strcmp(word, "-m") == 0 || strcmp(word, "--module") == 0) &&
+            !is_launcher(json_string_value(json_array_get(words, i + 1))))
             return i + 1;
     }
     return 0;
@@ -197,7 +287,12 @@ static enum tdm_status parse_script(const char *file, const char *text, json_t *
     enum tdm_status status = tdm_from_script(file, text, &words, &assigned, err);
     if (status != TDM_OK)
         return status;
+    drop_starters(words);
+    drop_redirections(words);
     const size_t program = program_index(words);
+    const char *known = own_program(words) != NULL ? own_program(words) : server_of(words);
+    if (known != NULL && strcmp(known, "vllm") == 0 && !lengthen(words))
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     json_t *object = json_object(), *launcher = json_object();
     if (object == NULL || launcher == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
@@ -205,8 +300,8 @@ static enum tdm_status parse_script(const char *file, const char *text, json_t *
         status = take_options(&w, words, 0, program, launcher);
     if (status == TDM_OK)
         status = take_options(&w, words, program, json_array_size(words), object);
-    if (status == TDM_OK && own_program(words) != NULL &&
-        json_object_set_new(launcher, "program", json_string(own_program(words))) != 0)
+    if (status == TDM_OK && known != NULL &&
+        json_object_set_new(launcher, "program", json_string(known)) != 0)
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     if (status == TDM_OK && (json_object_set(object, "launcher", launcher) != 0 ||
                              json_object_set(object, "env", assigned) != 0))

@@ -335,6 +335,8 @@ static enum tdm_status read_if_number(const struct tdm_from_reading *r, const ch
                                       const json_t *value, uint64_t *out)
 {
     const char *text = json_string_value(value);
+    if (json_is_array(value)) /* words of "$(nvidia-smi -L | wc -l)" */
+        return tdm_from_note(r, path, "--gpus and --nodes say it");
     if (text == NULL)
         return tdm_from_count(r, path, value, out);
     if (*text == '\0' || text[strspn(text, "0123456789")] != '\0')

@@ -62,7 +62,7 @@ struct tdm_from_kind {
 extern const struct tdm_from_kind tdm_from_deepspeed, tdm_from_accelerate, tdm_from_training,
     tdm_from_adapter, tdm_from_axolotl, tdm_from_llamafactory, tdm_from_megatron,
     tdm_from_torchtitan, tdm_from_torchtune, tdm_from_litgpt, tdm_from_swift,
-    tdm_from_swift_megatron, tdm_from_automodel, tdm_from_launcher;
+    tdm_from_swift_megatron, tdm_from_automodel, tdm_from_launcher, tdm_from_vllm, tdm_from_sglang;
 
 /* TrainingArguments, which LLaMA-Factory's configs have too. */
 extern const struct tdm_from_rule tdm_from_training_rules[];

@@ -333,6 +333,19 @@ static void read_commands(struct script *s)
     }
 }
 
+/* A server needs no options but its model; of other commands one is not enough to tell a trainer
+ * by. */
+static bool serves(const json_t *words)
+{
+    static const char *const servers[] = {"vllm", "vllm.entrypoints.openai.api_server",
+                                          "sglang.launch_server"};
+    for (size_t i = 0; i < json_array_size(words); i++)
+        for (size_t k = 0; k < sizeof(servers) / sizeof(servers[0]); k++)
+            if (strcmp(json_string_value(json_array_get(words, i)), servers[k]) == 0)
+                return true;
+    return false;
+}
+
 enum tdm_status tdm_from_script(const char *file, const char *text, json_t **words,
                                 json_t **assigned, struct tdm_error *err)
 {
@@ -344,7 +357,8 @@ enum tdm_status tdm_from_script(const char *file, const char *text, json_t **wor
     json_decref(s.command);
     *words = s.best;
     *assigned = s.before;
-    if (s.options > 1 && s.has_memory && !s.is_too_long && s.best != NULL && s.before != NULL)
+    if ((s.options > 1 || serves(s.best)) && s.has_memory && !s.is_too_long && s.best != NULL &&
+        s.before != NULL)
         return TDM_OK;
     json_decref(s.best);
     json_decref(s.before);

@@ -196,10 +196,11 @@ static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *
     const json_t *loss = json_object_get(config, "fused_linear_cross_entropy");
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
-    /* The trainers of two models have losses of their own, and ms-swift over divided sequences. */
+    /* The trainers of two models have losses of their own, of which GRPO's is Liger's too, and
+     * ms-swift over divided sequences. */
     const json_t *parts = json_object_get(r->root, "sequence_parallel_size");
-    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) && sign_of(r) == NULL &&
-                 json_integer_value(parts) <= 1;
+    bool fuses = (loss == NULL || !tdm_from_is_off(loss)) &&
+                 (sign_of(r) == NULL || trains(r, "grpo")) && json_integer_value(parts) <= 1;
     enum tdm_status status = fuses ? tdm_from_pair(r, "logits", "fused") : TDM_OK;
     return status == TDM_OK ? tdm_from_liger_parts(r, config, "", "swiglu", true) : status;
 }
@@ -234,12 +235,71 @@ static enum tdm_status settle_lengths(const struct tdm_from_reading *r)
     return status;
 }
 
+/* ---- defaults of TRL's trainers ---- */
+
+static bool has_any(const struct tdm_from_reading *r, const char *const *keys)
+{
+    while (*keys != NULL && json_object_get(r->root, *keys) == NULL)
+        keys++;
+    return *keys != NULL;
+}
+
+/* Is it of TRL's SFTConfig, DPOConfig, GRPOConfig or ModelConfig, and not by names that went before
+ * 1.0? Those of transformers have none of these keys. */
+static bool is_trl(const struct tdm_from_reading *r)
+{
+    static const char *const now[] = {"max_length",
+                                      "packing",
+                                      "packing_strategy",
+                                      "padding_free",
+                                      "activation_offloading",
+                                      "loss_type",
+                                      "completion_only_loss",
+                                      "assistant_only_loss",
+                                      "dataset_text_field",
+                                      "dataset_num_proc",
+                                      "chat_template_path",
+                                      "use_peft",
+                                      "lora_target_modules",
+                                      "num_generations",
+                                      "max_completion_length",
+                                      "reward_funcs",
+                                      "precompute_ref_log_probs",
+                                      NULL};
+    static const char *const before[] = {
+        "max_seq_length", "max_seq_len", "max_prompt_length",
+        "torch_dtype",    "use_liger",   "gradient_checkpointing_use_reentrant",
+        "use_peft_lora",  NULL};
+    return has_any(r, now) && !has_any(r, before);
+}
+
+/* trl/trainer/base_config.py and utils.py create_model_from_path: checkpoints are on since 0.22,
+ * weights that it loads fp32 where no dtype is said since 0.27, and the forward runs under autocast
+ * to bf16; adapters of quantized weights are bf16 (sft_trainer.py). */
+static enum tdm_status settle_trl(const struct tdm_from_reading *r)
+{
+    static const char *const dtypes[] = {"dtype", "model_init_kwargs", NULL};
+    static const char *const mixed[] = {"bf16", "fp16", NULL};
+    static const char *const quantized[] = {"load_in_4bit", "load_in_8bit", NULL};
+    if (json_object_get(r->root, "gradient_checkpointing") == NULL)
+        r->from->checkpoints = r->from->model_checkpoints = true;
+    if (!has_any(r, mixed))
+        r->from->bf16 = true;
+    r->from->narrow_adapters = has_any(r, quantized);
+    /* A file that names no model does not say how it is loaded. */
+    return has_any(r, dtypes) || json_object_get(r->root, "model_name_or_path") == NULL
+               ? TDM_OK
+               : tdm_from_quiet_pair(r, "weights_dtype", "fp32");
+}
+
 static enum tdm_status settle_training(const struct tdm_from_reading *r)
 {
     const struct sign *sign = sign_of(r);
     enum tdm_status status = TDM_OK;
     r->from->is_training = r->from->is_trainer = true;
-    if (sign != NULL) {
+    if (is_trl(r))
+        status = settle_trl(r);
+    if (status == TDM_OK && sign != NULL) {
         r->from->key = sign->key;
         status = tdm_from_pair(r, "trainer", sign->trainer);
         r->from->key = NULL;
@@ -260,6 +320,8 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
  * scripts/utils.py. */
 const struct tdm_from_rule tdm_from_training_rules[] = {
     {"model_name_or_path", SAYS(MODEL)},
+    {"model_name", SAYS(MODEL)},   /* of programs of their own */
+    {"block_size", SAYS(CONTEXT)}, /* transformers' run_clm.py */
     {"per_device_train_batch_size", SAYS(BATCH)},
     {"max_length", SAYS(CONTEXT)},
     {"max_seq_length", SAYS(CONTEXT)},

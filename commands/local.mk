@@ -43,7 +43,7 @@ libcommands_a_SOURCES = \
 	commands/from_automodel.c commands/from_rules.h commands/from_torchtitan.c \
 	commands/from_torchtune.c commands/from_training.c \
 	commands/from_apply.c commands/from_file.c commands/from_file.h \
-	commands/from_script.c commands/from_swift.c commands/from_shape.c commands/from_shape.h \
+	commands/from_script.c commands/from_serving.c commands/from_swift.c commands/from_shape.c commands/from_shape.h \
 	commands/predict_json.c \
 	commands/predict_serve.c commands/predict_serve_text.c \
 	commands/cmd_report.c commands/report_parts.h \

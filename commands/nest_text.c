@@ -81,19 +81,23 @@ static struct shares kept_shares(const struct tdm_schedule *schedule)
 }
 
 /* Fractions of the layers that can hold: those whose group recomputes its forward. In layer-major
- * order the top layer of each group is excluded. */
-static struct shares held_shares(const struct tdm_schedule *schedule, double *able)
+ * order the top layer of each group is excluded. `inputs`: of what they hold without a set. */
+static struct shares held_shares(const struct tdm_schedule *schedule, bool inputs, double *able)
 {
     struct shares shares = {0};
     double chunks = (double)chunk_count(schedule);
     *able = 0;
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         const struct tdm_group *group = &schedule->groups[g];
-        double from = group->held_from_chunk < chunks ? group->held_from_chunk : chunks;
+        const enum tdm_set set = inputs ? TDM_SET_INPUT : group->held;
+        const double first = inputs ? 0 : group->held_from_chunk;
+        const double held = first < chunks ? chunks - first : 0;
+        const double near = group->held_device_chunks < held ? group->held_device_chunks : held;
         double layers =
             schedule->order == TDM_LAYER_MAJOR ? group->layers - 1.0 : (double)group->layers;
         *able += layers;
-        shares.of[group->held][group->held_place] += layers * (chunks - from) / chunks;
+        shares.of[set][TDM_DEVICE] += layers * near / chunks;
+        shares.of[set][group->held_place] += layers * (held - near) / chunks;
     }
     for (int set = 0; set<TDM_SETS && * able> 0; set++)
         for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++)
@@ -101,19 +105,26 @@ static struct shares held_shares(const struct tdm_schedule *schedule, double *ab
     return shares;
 }
 
+/* Adds the shares of a set, by place. */
+static void add_set(const struct tdm_schedule *schedule, const struct shares *shares, int set,
+                    char out[TDM_NEST_TEXT])
+{
+    for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++) {
+        double share = shares->of[set][place];
+        const char *name = tdm_place_name(&schedule->machine->topology, (enum tdm_place)place);
+        if (share > 0.995)
+            add(out, "%s %s", tdm_set_short_name((enum tdm_set)set), name);
+        else if (share > 0)
+            add(out, "%s %.0f%% %s", tdm_set_short_name((enum tdm_set)set),
+                share < 0.01 ? 1 : 100 * share, name);
+    }
+}
+
 static void add_shares(const struct tdm_schedule *schedule, const struct shares *shares,
                        char out[TDM_NEST_TEXT])
 {
     for (int set = TDM_SETS - 1; set > TDM_SET_INPUT; set--)
-        for (uint32_t place = 0; place < schedule->machine->topology.place_count; place++) {
-            double share = shares->of[set][place];
-            const char *name = tdm_place_name(&schedule->machine->topology, (enum tdm_place)place);
-            if (share > 0.995)
-                add(out, "%s %s", tdm_set_short_name((enum tdm_set)set), name);
-            else if (share > 0)
-                add(out, "%s %.0f%% %s", tdm_set_short_name((enum tdm_set)set),
-                    share < 0.01 ? 1 : 100 * share, name);
-        }
+        add_set(schedule, shares, set, out);
 }
 
 static const char *or_nothing(char out[TDM_NEST_TEXT])
@@ -134,19 +145,11 @@ const char *tdm_nest_kept(const struct tdm_schedule *schedule, char out[TDM_NEST
 const char *tdm_nest_held(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
 {
     double able;
-    struct shares shares = held_shares(schedule, &able);
+    const struct shares inputs = held_shares(schedule, true, &able),
+                        shares = held_shares(schedule, false, &able);
     out[0] = '\0';
-    for (uint32_t place = 0;
-         place < schedule->machine->topology.place_count && schedule->order == TDM_LAYER_MAJOR;
-         place++) {
-        bool any = false;
-        for (uint32_t g = 0; g < schedule->group_count; g++)
-            any |=
-                schedule->groups[g].layers > 1 && (uint32_t)schedule->groups[g].held_place == place;
-        if (any)
-            add(out, "inputs %s",
-                tdm_place_name(&schedule->machine->topology, (enum tdm_place)place));
-    }
+    if (schedule->order == TDM_LAYER_MAJOR && able > 0)
+        add_set(schedule, &inputs, TDM_SET_INPUT, out);
     if (able > 0)
         add_shares(schedule, &shares, out);
     return or_nothing(out);
@@ -189,7 +192,7 @@ const char *tdm_nest_on_host(const struct tdm_schedule *schedule, char out[TDM_N
 static void add_stores(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
 {
     double able, kept = 0, held = 0, most = 0;
-    struct shares k = kept_shares(schedule), h = held_shares(schedule, &able);
+    struct shares k = kept_shares(schedule), h = held_shares(schedule, false, &able);
     enum tdm_set largest = TDM_SET_ATTENTION_OUTPUT, poorest = TDM_SETS;
     for (int set = TDM_SET_ATTENTION_OUTPUT; set < TDM_SETS; set++) {
         double share = 0;

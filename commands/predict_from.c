@@ -151,11 +151,16 @@ enum tdm_status tdm_from_unnamed(const struct tdm_from_reading *r, const char *p
 static enum tdm_status read_switch(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value, bool *out)
 {
+    /* transformers, hf_argparser.py string_to_bool */
+    static const char *const words[2][6] = {{"false", "False", "no", "n", "f", NULL},
+                                            {"true", "True", "yes", "y", "t", NULL}};
     const json_int_t number = json_integer_value(value);
-    bool on = json_is_true(value) || tdm_from_is(value, "true") || tdm_from_is(value, "True") ||
-              (json_is_integer(value) && number == 1);
-    bool off = json_is_false(value) || tdm_from_is(value, "false") || tdm_from_is(value, "False") ||
-               (json_is_integer(value) && number == 0);
+    bool on = json_is_true(value) || (json_is_integer(value) && number == 1);
+    bool off = json_is_false(value) || (json_is_integer(value) && number == 0);
+    for (size_t i = 0; words[0][i] != NULL; i++) {
+        off |= tdm_from_is(value, words[0][i]);
+        on |= tdm_from_is(value, words[1][i]);
+    }
     if (!on && !off)
         return tdm_from_bad(r, path, value, "it must be true or false");
     *out = on;
@@ -261,8 +266,11 @@ enum tdm_status tdm_from_read_dtype(const struct tdm_from_reading *r, const char
         return tdm_from_pair(r, "weights_dtype", "fp32");
     if (tdm_from_is(value, "bfloat16") || tdm_from_is(value, "bf16"))
         return tdm_from_quiet_pair(r, "weights_dtype", "bf16");
-    return tdm_from_is(value, "auto") ? tdm_from_note(r, path, "auto")
-                                      : tdm_from_bad(r, path, value, "bf16 and fp32 are known");
+    if (tdm_from_is(value, "float16") || tdm_from_is(value, "fp16"))
+        return tdm_from_lack(r, path, "predicted as bf16, which is as wide");
+    return tdm_from_is(value, "auto")
+               ? tdm_from_note(r, path, "auto")
+               : tdm_from_bad(r, path, value, "bf16, fp16 and fp32 are known");
 }
 
 enum tdm_status tdm_from_read_attention(const struct tdm_from_reading *r, const char *path,
@@ -552,6 +560,22 @@ static json_t *name_options(json_t *root)
     return named;
 }
 
+/* NULL: its options are told by their names. */
+static const struct tdm_from_kind *kind_of_program(const char *program)
+{
+    static const struct {
+        const char *program;
+        const struct tdm_from_kind *kind;
+    } own[] = {{"swift", &tdm_from_swift},
+               {"megatron", &tdm_from_swift_megatron},
+               {"vllm", &tdm_from_vllm},
+               {"sglang", &tdm_from_sglang}};
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]) && program != NULL; i++)
+        if (strcmp(own[i].program, program) == 0)
+            return own[i].kind;
+    return NULL;
+}
+
 /* Finds what a file is. Arguments are a trainer's, by its signs, or Megatron-LM's: *root becomes
  * the former by the names of their keys. */
 static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
@@ -564,12 +588,11 @@ static enum tdm_status find_form(struct tdm_from_reading *r, json_t **root)
     if (named == NULL)
         return no_memory(r);
     r->kind = find_kind(named);
-    if (r->from->program != NULL && strcmp(r->from->program, "swift") == 0)
-        r->kind = &tdm_from_swift;
-    if (r->from->program != NULL && strcmp(r->from->program, "megatron") == 0)
-        r->kind = &tdm_from_swift_megatron;
-    if (r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
-        r->kind == &tdm_from_swift || r->kind == &tdm_from_swift_megatron) {
+    const struct tdm_from_kind *own = kind_of_program(r->from->program);
+    if (own != NULL)
+        r->kind = own;
+    if (own != NULL || r->kind == &tdm_from_training || r->kind == &tdm_from_llamafactory ||
+        r->kind == &tdm_from_swift) {
         r->of_program = true;
         json_decref(*root);
         *root = named;
@@ -752,8 +775,9 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
                                      "the GPU");
     }
     if (status == TDM_OK && from->adapters) /* by peft, which makes them fp32 */
-        status = tdm_from_quiet_pair(r, "lora", "peft");
-    if (status == TDM_OK && from->adapters && from->bf16)
+        status = tdm_from_quiet_pair(r, "lora", from->narrow_adapters ? "bf16" : "peft");
+    if (status == TDM_OK && from->adapters && from->bf16 && !from->narrow_adapters &&
+        !has_pair(from->quiet, "weights_dtype=fp32")) /* which are under autocast anyway */
         status = tdm_from_quiet_pair(r, "autocast", "bf16");
     if (status == TDM_OK && !from->adapters && from->scales)
         status = tdm_from_pair(r, "weights_dtype", "fp32");

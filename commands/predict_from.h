@@ -3,7 +3,8 @@
  * Settings of `tidemark predict` from the files that people train with: configs of DeepSpeed and
  * accelerate, TrainingArguments of transformers and TRL, peft's adapter_config.json, Axolotl's
  * YAML, Megatron-LM's arguments, torchtitan's TOML, torchtune's, LitGPT's and NeMo
- * Automodel's YAML, scripts that launch these, ms-swift's among them.
+ * Automodel's YAML, scripts that launch these, ms-swift's, vLLM's and SGLang's
+ * among them.
  * Every key is read, ignored with a word, said not to be modelled, or refused.
  */
 #ifndef TDM_COMMANDS_PREDICT_FROM_H
@@ -51,6 +52,7 @@ struct tdm_from {
     bool wide;   /* a trainer's file says no bf16, so that fp32 weights are computed with in fp32 */
     bool fsdp_1; /* a file says FSDP 1, or FSDP of no version, which accelerate takes so */
     const char *widens_by;  /* the file by which accelerate makes fp32 what is trained; or NULL */
+    bool narrow_adapters;   /* TRL makes those of quantized weights bf16 */
     bool model_checkpoints; /* gradient_checkpointing: those that the model calls */
     bool scales;            /* gradients for fp16, under autocast */
 };

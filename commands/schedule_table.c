@@ -173,7 +173,8 @@ static bool store_the_same(const struct tdm_group *a, const struct tdm_group *b)
     return a->input_place == b->input_place && a->kept == b->kept &&
            a->kept_from_chunk == b->kept_from_chunk && a->kept_place == b->kept_place &&
            a->held == b->held && a->held_from_chunk == b->held_from_chunk &&
-           a->held_place == b->held_place && a->kv == b->kv && a->kv_place == b->kv_place &&
+           a->held_place == b->held_place && a->held_device_chunks == b->held_device_chunks &&
+           a->kv == b->kv && a->kv_place == b->kv_place &&
            a->kv_gradients_place == b->kv_gradients_place;
 }
 
@@ -267,8 +268,12 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "kept on the %s\n", "group inputs",
                 place_name(schedule, group->input_place));
     if (inner && schedule->order == TDM_LAYER_MAJOR)
-        fprintf(out, ROW "held on the %s\n", "inner inputs",
-                place_name(schedule, group->held_place));
+        fprintf(out, ROW "held on the %s", "inner inputs", place_name(schedule, group->held_place));
+    if (inner && group->held_device_chunks > 0)
+        fprintf(out, ", of the last %u of %u chunks on the device", group->held_device_chunks,
+                chunks);
+    if (inner && schedule->order == TDM_LAYER_MAJOR)
+        fputc('\n', out);
     fprintf(out, ROW, "attention outputs");
     if (kept && from == 0)
         fprintf(out, "kept on the %s", place_name(schedule, group->kept_place));

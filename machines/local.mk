@@ -13,15 +13,21 @@ nobase_dist_pkgdata_DATA += \
 	machines/descriptions/a100-40.json \
 	machines/descriptions/a100-80.json \
 	machines/descriptions/a10g.json \
+	machines/descriptions/a800-80.json \
 	machines/descriptions/b200.json \
 	machines/descriptions/h100.json \
+	machines/descriptions/h20.json \
 	machines/descriptions/h200.json \
 	machines/descriptions/h200-published.json \
+	machines/descriptions/h800.json \
 	machines/descriptions/l4.json \
 	machines/descriptions/l40s.json \
 	machines/descriptions/mi300x.json \
 	machines/descriptions/rtx-3090.json \
 	machines/descriptions/rtx-4090.json \
-	machines/descriptions/rtx-5090.json
+	machines/descriptions/rtx-5090.json \
+	machines/descriptions/rtx-a6000.json \
+	machines/descriptions/t4.json \
+	machines/descriptions/v100-32.json
 
 cmocka_tests += tests/machines/unit_machines

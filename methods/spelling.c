@@ -72,6 +72,9 @@ static const struct alias {
     {"use_liger_kernel", "false", "logits", "hf"},
     {"use_liger", "true", "logits", "fused"}, /* of TRL to 0.15, and of Liger's examples */
     {"use_liger", "false", "logits", "hf"},
+    {"enable_activation_checkpointing", NULL, "checkpointing", NULL}, /* torchtune's */
+    {"activation_checkpointing", NULL, "checkpointing", NULL},        /* NeMo Automodel's */
+    {"pure_bf16", "true", "weights_dtype", "bf16"},                   /* LLaMA-Factory's */
     {"activation_checkpoint_cpu_offload", "true", "checkpoint_offload", "alst"},
     {"activation_checkpoint_cpu_offload", "false", "checkpoint_offload", "no"},
     {"activation_offloading", "true", "checkpoint_offload", "yes"}, /* TRL's, Axolotl's */
@@ -80,7 +83,13 @@ static const struct alias {
     {"enable_activation_offloading", "false", "checkpoint_offload", "no"},
     {"activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
     {"fsdp_activation_checkpointing_offload", NULL, "checkpoint_offload", NULL},
-    /* vLLM */
+    /* vLLM and SGLang */
+    {"tp", NULL, "tensor_parallel_size", NULL},
+    {"pp", NULL, "pipeline_parallel_size", NULL},
+    {"tp", NULL, "tp_size", NULL},
+    {"pp", NULL, "pp_size", NULL},
+    {"tensor_parallel_size", NULL, "tp_size", NULL},
+    {"pipeline_parallel_size", NULL, "pp_size", NULL},
     {"quantization", "gptq_marlin", "quantization", "gptq"},
     {"quantization", "awq_marlin", "quantization", "awq"},
     {"quantization", "modelopt_fp4", "quantization", "nvfp4"},
@@ -91,6 +100,8 @@ static const struct alias {
     /* TRL's ModelConfig and SFTConfig, and Axolotl */
     {"dtype", "float32", "weights_dtype", "fp32"},
     {"dtype", "bfloat16", "weights_dtype", "bf16"},
+    {"dtype", "float16", "weights_dtype", "bf16"}, /* which is as wide */
+    {"torch_dtype", "float16", "weights_dtype", "bf16"},
     {"torch_dtype", "float32", "weights_dtype", "fp32"},
     {"torch_dtype", "bfloat16", "weights_dtype", "bf16"},
     {"attn_implementation", "flash_attention_3", "attention", "flash"},
@@ -343,6 +354,8 @@ const char *tdm_method_option_meant(const char *pair)
                                              {"train_micro_batch_size_per_gpu", "--batch"},
                                              {"micro_batch_size", "--batch"},
                                              {"batch_size", "--batch"},
+                                             {"max_model_len", "--context"},
+                                             {"context_length", "--context"},
                                              {"max_seq_length", "--context"},
                                              {"max_seq_len", "--context"},
                                              {"cutoff_len", "--context"},

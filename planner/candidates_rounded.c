@@ -226,6 +226,8 @@ static enum tdm_status copy_of(const struct tdm_candidates *run, const struct td
         struct tdm_group *group = &rounded->groups[g];
         scale_split(&group->kept, &group->kept_from_chunk, chunks, to_chunks);
         scale_split(&group->held, &group->held_from_chunk, chunks, to_chunks);
+        group->held_device_chunks =
+            (uint32_t)((uint64_t)group->held_device_chunks * to_chunks / chunks);
     }
     return TDM_OK;
 }

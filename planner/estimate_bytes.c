@@ -81,16 +81,16 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
         struct span span = span_of(e, schedule, g, first);
         const struct tdm_group *group = span.group;
         bool keeps = !by_chunk || !span.last || group->layers > 1;
-        bool holds = !by_chunk && group->layers > 1 && tdm_is_far(group->held_place);
+        bool holds = !by_chunk && group->layers > 1 && span.near > 0;
         needs.inputs |= g > 0 && tdm_is_far(group->input_place);
         needs.inner |= holds;
         const unsigned kept = bits_of(group->kept), held = bits_of(group->held);
         const unsigned beside = held & ~kept & (1u << TDM_STORE_GATE_UP); /* held for all chunks */
         if (keeps && span.kept < e->chunks && tdm_is_far(group->kept_place))
             needs.kept |= kept;
-        if (holds && group->held_from_chunk < span.kept)
+        if (holds && group->held_from_chunk < smaller(span.kept, span.near))
             needs.held |= held;
-        else if (holds && group->held_from_chunk < e->chunks)
+        else if (holds && larger(group->held_from_chunk, span.kept) < span.near)
             needs.held |= beside;
         for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
             if (far_kv(&span))
@@ -193,11 +193,14 @@ static uint64_t host_gradients(const struct tdm_estimator *e, uint32_t top)
     return staying[e->layers] - staying[top + 1];
 }
 
-/* Bytes that a layer of a group holds, in layer-major order. */
-static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *span)
+/* Bytes that a layer of a group holds of the chunks [from, to) beside its input, in layer-major
+ * order. */
+static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *span, uint32_t from,
+                           uint32_t to)
 {
-    return (uint64_t)(span->kept - span->held) * set_bytes(e, span->group->held) +
-           (uint64_t)(e->chunks - products_from(e, span)) * e->store[TDM_STORE_GATE_UP];
+    return tdm_size_left(smaller(span->kept, to), larger(span->held, from)) *
+               set_bytes(e, span->group->held) +
+           tdm_size_left(to, larger(products_from(e, span), from)) * e->store[TDM_STORE_GATE_UP];
 }
 
 /* Bytes of the page lists that are kept for layers [first, end). */
@@ -221,24 +224,25 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
                                 struct tdm_estimate *estimate)
 {
     uint64_t n = e->chunks, above = span->top - span->first;
-    uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
-    uint64_t outputs = held_bytes(e, span);
+    uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept);
+    const uint64_t outputs = held_bytes(e, span, span->near, e->chunks),
+                   held = (n - span->near) * e->x + outputs,
+                   far_held = span->near * e->x + held_bytes(e, span, 0, span->near);
     /* inner layers that hold K and V have their own rows, on the device */
     uint64_t rows = !keeps_kv(span) && tdm_set_has(span->group->held, TDM_STORE_KV) ? n * e->kv : 0;
-    bool far_kept = tdm_is_far(span->group->kept_place), far = tdm_is_far(span->group->held_place);
+    bool far_kept = tdm_is_far(span->group->kept_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
-    raise_to(&estimate->body_bytes, sweep_bytes(e, span, sweeping, span->top) + device +
-                                        above * rows + (far ? 0 : above * (held + outputs)));
+    raise_to(&estimate->body_bytes,
+             sweep_bytes(e, span, sweeping, span->top) + device + above * (rows + held));
     raise_to(&estimate->bytes[e->far], stored->kept[e->far] + stored->inputs[e->far] +
-                                           (far ? above * (held + outputs) : 0) +
-                                           host_gradients(e, span->top) + sweeping->far);
+                                           above * far_held + host_gradients(e, span->top) +
+                                           sweeping->far);
     if (above > 0)
         raise_to(&estimate->body_bytes, sweep_bytes(e, span, sweeping, span->first) + device -
                                             (far_kept ? 0 : above * kept) -
                                             lists_bytes(e, span->first + 1, span->top + 1) -
                                             (own_kv(span) ? above * n * e->kv : 0) +
-                                            (rows > 0 ? rows - e->row_slots * e->kv : 0) +
-                                            (far ? 0 : outputs));
+                                            (rows > 0 ? rows - e->row_slots * e->kv : 0) + outputs);
 }
 
 /* Space for weights of embedding and head in chunk-major order, while the group that uses them

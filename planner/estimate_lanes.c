@@ -174,7 +174,7 @@ static void find_stored(struct lane_clocks *c, const struct span *span, uint32_t
             stored->held &= (uint8_t)(1u << TDM_STORE_GATE_UP);
         stored->held &= (uint8_t)~stored->kept;
         stored->far = (uint8_t)((tdm_is_far(group->kept_place) ? stored->kept : 0) |
-                                (tdm_is_far(group->held_place) ? stored->held : 0));
+                                (place < span->near ? stored->held : 0));
     }
 }
 
@@ -182,7 +182,7 @@ static void find_layer(struct lane_clocks *c, const struct span *span, uint32_t 
 {
     const struct tdm_group *group = span->group;
     const bool first = layer == span->first, top = layer == span->top;
-    const bool far_input = layer > 0 && tdm_is_far(first ? group->input_place : group->held_place);
+    const bool far_input = first ? layer > 0 && tdm_is_far(group->input_place) : span->near > 0;
     struct lane_layer *of_layer = &c->m->of_layers[layer];
     *of_layer = (struct lane_layer){.keeps_kv = keeps_kv(span), .far_kv = far_kv(span)};
     of_layer->holds_kv =
@@ -190,13 +190,15 @@ static void find_layer(struct lane_clocks *c, const struct span *span, uint32_t 
     of_layer->far_input[INPUT_OF_FIRST] = far_input && !c->by_layer && first;
     of_layer->far_input[INPUT_OF_LATER] = far_input;
     of_layer->far_input[INPUT_OF_KV] = far_input && !keeps_kv(span) && !of_layer->holds_kv;
+    of_layer->near_input = first ? c->n : span->near;
     of_layer->into_row = c->by_layer;
     if (layer + 1 == c->layers)
         return;
     /* as the input of the layer above */
     of_layer->into_row &= !top || tdm_is_far(group[1].input_place);
     of_layer->sends[0] = top && tdm_is_far(group[1].input_place);
-    of_layer->sends[1] = !top && tdm_is_far(group->held_place);
+    of_layer->sends[1] = !top && span->near > 0;
+    of_layer->near_output = span->near;
 }
 
 /* Finds what the layers of a group do, unless that is known: most groups stay as they were. */

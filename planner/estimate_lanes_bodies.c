@@ -42,6 +42,12 @@ static const struct lane_stored *stored_of(const struct lane_clocks *c,
     return &c->m->stored[(size_t)body->layer * c->n + body->chunk];
 }
 
+/* Its chunk's place in the step. */
+static uint32_t place_of(const struct lane_clocks *c, const struct lane_body *body)
+{
+    return c->e->chunk_list[body->chunk].place;
+}
+
 /* ---- fetches ---- */
 
 /* The ring that inputs enter. */
@@ -57,7 +63,8 @@ static void fetch_body(struct lane_clocks *c, struct lane_body *body)
     const struct lane_stored *stored = &c->m->stored[at];
     body->fetches = 0;
     body->fetched = 0;
-    if (layer_of(c, body)->far_input[body->reader]) {
+    const struct lane_layer *layer = layer_of(c, body);
+    if (layer->far_input[body->reader] && place_of(c, body) < layer->near_input) {
         body->fetches |= BIT_OF_INPUT;
         body->fetched = copy_in(c, later(*take_slot(inputs_of(c, body)), c->m->x_sent[at]),
                                 chunk_of(c, body)->x.in);
@@ -189,7 +196,9 @@ static void run_forward(struct lane_clocks *c, const struct lane_body *body, dou
     const struct lane_layer *layer = layer_of(c, body);
     const struct layer_cost *cost = cost_of(c, body);
     const struct lane_stored *stored = stored_of(c, body);
-    const bool first = body->pass == TDM_PASS_FIRST, sends = layer->sends[first ? 0 : 1];
+    const bool first = body->pass == TDM_PASS_FIRST,
+               sends =
+                   layer->sends[first ? 0 : 1] && (first || place_of(c, body) < layer->near_output);
     const unsigned made = stashes(c, body);
     double rest = cost->rest, seen = attention(c, body), before = cost->embed;
     if (!first && HAS(stored->kept, TDM_STORE_GATE_UP))

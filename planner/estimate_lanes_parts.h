@@ -58,7 +58,10 @@ struct lane_chunk {
 struct lane_layer {
     bool far_input[INPUT_READERS]; /* is its input fetched from the host? */
     bool sends[2];                 /* its output, to the host: in the first pass, and in others */
-    bool into_row;                 /* layer-major: in the first pass, into the row of the stream */
+    /* places of chunks from which on inputs are not fetched, and outputs not sent but in the first
+     * pass */
+    uint32_t near_input, near_output;
+    bool into_row; /* layer-major: in the first pass, into the row of the stream */
     bool keeps_kv, far_kv, holds_kv;
 };
 

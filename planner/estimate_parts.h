@@ -247,4 +247,10 @@ static inline uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* Seconds of a group by itself, from layer `first` on, in layer-major order, forward and backward:
+ * each sweep takes as long as its computing or its copies. groups[1]: the group above, if there is
+ * one. */
+double tdm_estimate_group(const struct tdm_estimator *estimator, const struct tdm_group *groups,
+                          uint32_t first);
+
 #endif

@@ -86,19 +86,20 @@ static struct link link_seconds(const struct tdm_estimator *e, enum tdm_link_num
     return link;
 }
 
-/* Is the stored input of a layer on the host, where its backward reads it? */
-static bool input_is_far(const struct span *span, uint32_t layer)
+/* The chunks, from the first one on, whose stored input is on the host, where a layer's backward
+ * reads it. */
+static uint32_t far_inputs(const struct tdm_estimator *e, const struct span *span, uint32_t layer)
 {
-    if (layer == 0)
-        return false;
-    return tdm_is_far(layer == span->first ? span->group->input_place : span->group->held_place);
+    if (layer != span->first)
+        return span->near;
+    return layer > 0 && tdm_is_far(span->group->input_place) ? e->chunks : 0;
 }
 
-/* Seconds to fetch a layer's stored input from the host, if it is there. */
+/* Seconds to fetch these. */
 static struct link fetch_input(const struct tdm_estimator *e, const struct span *span,
                                uint32_t layer)
 {
-    return input_is_far(span, layer) ? link_seconds(e, TDM_LINK_H2D, 0, e->chunks, e->x) : no_link;
+    return link_seconds(e, TDM_LINK_H2D, 0, far_inputs(e, span, layer), e->x);
 }
 
 /* Seconds to copy what is kept on the host: all of it, or only what a rerun reads. */
@@ -121,11 +122,10 @@ static struct link copy_kept(const struct tdm_estimator *e, const struct span *s
 static struct link copy_held(const struct tdm_estimator *e, const struct span *span,
                              enum tdm_link_number way)
 {
-    if (!tdm_is_far(span->group->held_place))
-        return no_link;
     return both(
-        link_seconds(e, way, span->held, span->kept, set_bytes(e, span->group->held)),
-        link_seconds(e, way, products_from(e, span), e->chunks, e->store[TDM_STORE_GATE_UP]));
+        link_seconds(e, way, span->held, (uint32_t)smaller(span->kept, span->near),
+                     set_bytes(e, span->group->held)),
+        link_seconds(e, way, products_from(e, span), span->near, e->store[TDM_STORE_GATE_UP]));
 }
 
 /* Seconds of the backward of a layer's chunks. Chunks [held, kept) have the held set. Chunks from
@@ -226,8 +226,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             if (span->kept == n && !holds_kv)
                 compute += moved;
             send = copy_held(e, span, TDM_LINK_D2H);
-            if (tdm_is_far(group->held_place))
-                send = both(send, link_seconds(e, TDM_LINK_D2H, 0, n, e->x));
+            send = both(send, link_seconds(e, TDM_LINK_D2H, 0, span->near, e->x));
             sweeps->again = add_sweep(&phases->backward, compute,
                                       both(fetch, copy_kept(e, span, TDM_LINK_H2D, false)), send);
             if (far) {
@@ -455,6 +454,16 @@ static bool is_like_below(const struct tdm_estimator *e, const struct tdm_schedu
             e->kind_of[layer] != e->kind_of[layer - group->layers])
             return false;
     return true;
+}
+
+double tdm_estimate_group(const struct tdm_estimator *e, const struct tdm_group *groups,
+                          uint32_t first)
+{
+    struct phases phases = {0};
+    const struct span span = span_of_group(e, groups, first, first + groups->layers == e->layers);
+    memset(e->kv_ahead + first, 0, groups->layers * sizeof(*e->kv_ahead));
+    layer_major_seconds(e, &span, &phases);
+    return phases.forward.seconds + phases.backward.seconds;
 }
 
 void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

@@ -11,20 +11,20 @@
 struct span {
     uint32_t first, top; /* layers */
     uint32_t kept, held;
+    uint32_t near; /* from this chunk on what is held is on the device */
     bool last;
     const struct tdm_group *group;
 };
 
-static inline struct span span_of(const struct tdm_estimator *e,
-                                  const struct tdm_schedule *schedule, uint32_t number,
-                                  uint32_t first)
+static inline struct span span_of_group(const struct tdm_estimator *e,
+                                        const struct tdm_group *group, uint32_t first, bool last)
 {
-    const struct tdm_group *group = &schedule->groups[number];
     struct span span = {.first = first,
                         .top = first + group->layers - 1,
                         .kept = e->chunks,
                         .held = e->chunks,
-                        .last = number + 1 == schedule->group_count,
+                        .near = tdm_held_near_from(group, e->chunks),
+                        .last = last,
                         .group = group};
     if (tdm_set_has(group->kept, TDM_STORE_ATTENTION) && group->kept_from_chunk < e->chunks)
         span.kept = group->kept_from_chunk;
@@ -32,6 +32,13 @@ static inline struct span span_of(const struct tdm_estimator *e,
     if (tdm_set_has(group->held, TDM_STORE_ATTENTION) && group->held_from_chunk < span.kept)
         span.held = group->held_from_chunk;
     return span;
+}
+
+static inline struct span span_of(const struct tdm_estimator *e,
+                                  const struct tdm_schedule *schedule, uint32_t number,
+                                  uint32_t first)
+{
+    return span_of_group(e, &schedule->groups[number], first, number + 1 == schedule->group_count);
 }
 
 /* The splits of one layer of a group. In chunk-major order the first forward of the last layer

@@ -48,6 +48,7 @@ libtidemark_a_SOURCES += \
 	planner/rounding_parts.h \
 	planner/rounding_point.c \
 	planner/rounding_search.c \
+	planner/rounding_stack.c \
 	planner/rounding_travel.c \
 	planner/scaling.c planner/scaling.h \
 	planner/set_keys.c planner/set_keys.h \

@@ -97,6 +97,8 @@ struct tdm_memo_key tdm_rounded_key(const struct tdm_rounded *rounded)
         key = tdm_memo_mix_pair(key, group->layers, group->kept_from_chunk);
         key = tdm_memo_mix_pair(key, group->held_from_chunk,
                                 settings_of(group, rounded->order, g == 0));
+        if (group->held_device_chunks > 0)
+            key = tdm_memo_mix_pair(key, group->held_device_chunks, g);
     }
     return key;
 }

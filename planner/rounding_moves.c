@@ -270,6 +270,110 @@ void tdm_rounding_cut_group(struct tdm_local_search *s, uint32_t g, uint32_t bel
     s->point.group_count++;
 }
 
+/* The most chunks that a group can hold on the device. */
+static uint32_t most_near(struct tdm_local_search *s, struct tdm_group *group)
+{
+    uint32_t low = 0, high = tdm_estimator_chunks(s->estimator);
+    while (low < high) {
+        const uint32_t middle = high - (high - low) / 2;
+        group->held_device_chunks = middle;
+        if (tdm_rounding_fits_device(s))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Lets a group hold a set from the earliest chunk on that fits. */
+static void hold_most(struct tdm_local_search *s, struct tdm_group *group, enum tdm_set held)
+{
+    const uint32_t chunks = tdm_estimator_chunks(s->estimator);
+    uint32_t low = 0, high = chunks;
+    group->held = held;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        group->held_from_chunk = middle;
+        if (tdm_rounding_fits(s))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    group->held_from_chunk = high;
+    if (high == chunks) {
+        group->held = TDM_SET_INPUT;
+        group->held_from_chunk = 0;
+    }
+}
+
+/* A group that holds on the host holds the last chunks on the device: as many as fit there with
+ * the set, up to as many as fit without it. */
+struct holding {
+    enum tdm_set set;
+    uint32_t least, most;
+};
+
+/* Chooses the fewest of these with which what the groups hold without their sets fits both places.
+ */
+static bool hold_inputs(struct tdm_local_search *s, const struct holding *holding)
+{
+    for (uint32_t g = 0; g < s->point.group_count; g++)
+        s->point.groups[g].held_device_chunks = holding[g].most;
+    if (!tdm_rounding_fits(s))
+        return false;
+    for (uint32_t g = 0; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        uint32_t low = holding[g].least, high = holding[g].most;
+        bool is_first = true; /* most groups need no more than the least */
+        while (low < high) {
+            const uint32_t middle = is_first ? low : low + (high - low) / 2;
+            group->held_device_chunks = middle;
+            is_first = false;
+            if (tdm_rounding_fits(s))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        group->held_device_chunks = high;
+    }
+    return true;
+}
+
+void tdm_rounding_hold(struct tdm_local_search *s)
+{
+    struct holding holding[TDM_MOST_HOLDING] = {{0}};
+    const uint32_t count = s->point.group_count;
+    if (s->point.order != TDM_LAYER_MAJOR || count > TDM_MOST_HOLDING)
+        return;
+    for (uint32_t g = 0; g < count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        holding[g].set = group->held == TDM_SET_INPUT ? TDM_SET_ATTENTION_OUTPUT : group->held;
+        group->held = TDM_SET_INPUT;
+        group->held_from_chunk = group->held_device_chunks = 0;
+    }
+    for (uint32_t g = 0; g < count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        if (group->layers == 1 || !tdm_is_far(group->held_place))
+            continue;
+        holding[g].most = most_near(s, group);
+        group->held = holding[g].set;
+        holding[g].least = most_near(s, group);
+        group->held = TDM_SET_INPUT;
+        group->held_device_chunks = 0;
+    }
+    if (!hold_inputs(s, holding))
+        return;
+    for (uint32_t g = 0; g < count; g++)
+        if (s->point.groups[g].layers > 1)
+            hold_most(s, &s->point.groups[g], holding[g].set);
+}
+
+bool tdm_rounding_decide_held(struct tdm_local_search *s)
+{
+    tdm_rounding_hold(s);
+    return tdm_rounding_decide(s);
+}
+
 bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
                                   bool (*decided)(struct tdm_local_search *))
 {

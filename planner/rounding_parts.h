@@ -45,6 +45,12 @@ unsigned tdm_rounding_affordable(const struct tdm_search_space *space, uint32_t 
 /* Does the point fit by its estimate? Like tdm_rounding_cost_of(), without the cost. */
 bool tdm_rounding_fits(struct tdm_local_search *s);
 
+/* Its bytes, with the smallest tile. */
+struct tdm_estimate tdm_rounding_size_up(struct tdm_local_search *s);
+
+/* Does it fit the device? */
+bool tdm_rounding_fits_device(struct tdm_local_search *s);
+
 /* Estimates the point. Returns its seconds, with a charge for copies and for bytes beyond the
  * limits. */
 double tdm_rounding_cost_of(struct tdm_local_search *s);
@@ -124,6 +130,13 @@ void tdm_rounding_move_layer(struct tdm_local_search *s, uint32_t g, bool up);
 /* Cuts group g in two, of which the lower has `below` layers. */
 void tdm_rounding_cut_group(struct tdm_local_search *s, uint32_t g, uint32_t below);
 
+/* In layer-major order of up to so many groups: lets each group hold the most that fits. What one
+ * group holds is gone before the next one runs again, so no group takes from another. Where a group
+ * holds on the host, the last chunks are held on the device, as many as fit. */
+#define TDM_MOST_HOLDING 64u
+void tdm_rounding_hold(struct tdm_local_search *s);
+bool tdm_rounding_decide_held(struct tdm_local_search *s);
+
 /* Moves boundaries: one layer to the group above or below (which joins groups of one layer), or one
  * group cut in two. */
 bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
@@ -132,6 +145,12 @@ bool tdm_rounding_move_boundaries(struct tdm_local_search *s,
 /* Tries the other places for what the groups [from, to) keep and hold, and for their inputs, each
  * with the splits that fit. */
 bool tdm_rounding_move_places(struct tdm_local_search *s, uint32_t from, uint32_t to);
+
+/* ---- rounding_stack.c ---- */
+
+/* In layer-major order: tries the list of groups that is best if memory decides how much is
+ * computed again, with the homes and rings of the point. */
+bool tdm_rounding_stack(struct tdm_local_search *s);
 
 /* ---- rounding_travel.c ---- */
 

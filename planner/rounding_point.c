@@ -44,6 +44,8 @@ static void mend(const struct tdm_local_search *s)
                 group->held_from_chunk = 0;
             }
         }
+        if (group->layers == 1 || !tdm_is_far(group->held_place))
+            group->held_device_chunks = 0;
         if (group->kept == TDM_SET_INPUT)
             group->kept_from_chunk = 0;
         if (group->held == TDM_SET_INPUT)
@@ -129,7 +131,7 @@ static bool find_estimate(struct tdm_local_search *s, struct tdm_estimate *estim
     return known;
 }
 
-bool tdm_rounding_fits(struct tdm_local_search *s)
+struct tdm_estimate tdm_rounding_size_up(struct tdm_local_search *s)
 {
     struct tdm_estimate estimate;
     struct tdm_memo_key key;
@@ -137,10 +139,21 @@ bool tdm_rounding_fits(struct tdm_local_search *s)
     find_estimate(s, &estimate, &key);
     tdm_tiles_choose(s->space, s->point.size, 0, &estimate, &tiles);
     s->left -= s->left > 0 ? 1 : 0;
+    return estimate;
+}
+
+bool tdm_rounding_fits(struct tdm_local_search *s)
+{
+    const struct tdm_estimate estimate = tdm_rounding_size_up(s);
     for (int place = 0; place < (int)TDM_MAX_PLACES; place++)
         if (!is_within(s, (enum tdm_place)place, estimate.bytes[place]))
             return false;
     return true;
+}
+
+bool tdm_rounding_fits_device(struct tdm_local_search *s)
+{
+    return is_within(s, TDM_DEVICE, tdm_rounding_size_up(s).bytes[TDM_DEVICE]);
 }
 
 /* Bytes of the point beyond the limits, after their estimate; chooses its tiles. */

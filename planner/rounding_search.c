@@ -94,6 +94,28 @@ static void start_falling(struct tdm_local_search *s)
             }
 }
 
+/* Tries the lists that are best for the homes so far, and for all state on the host, with one slot
+ * of weights or as many as there are. What a group holds is there with the inputs of all groups
+ * below it, so where memory decides how much is computed again, a group may hold the less the
+ * higher it is. */
+static void start_stacks(struct tdm_local_search *s)
+{
+    const uint32_t layers = s->best->homes[TDM_STATE_WEIGHTS].device_layers;
+    if (s->limits->fixed_groups)
+        return;
+    for (int start = 0; start < 4; start++) {
+        if (start / 2 && (s->limits->tied || layers == 0))
+            break;
+        if (start / 2)
+            put_states(s, tdm_far_place(s->space->schedule));
+        if (start % 2 && (s->limits->fixed_rings.weights || s->point.rings.weights == 1))
+            continue;
+        if (start % 2)
+            s->point.rings.weights = 1;
+        tdm_rounding_stack(s);
+    }
+}
+
 /* Tries groups of equal sizes, with the homes found so far and with all state on the device: single
  * moves of boundaries seldom lead from few groups to many. */
 static void start_groups(struct tdm_local_search *s)
@@ -115,8 +137,10 @@ static void start_groups(struct tdm_local_search *s)
                 }
             }
     choose_sets(s, s->sets = best);
-    if (best_size > 1) /* memory makes layers compute again */
+    if (best_size > 1) { /* memory makes layers compute again */
         start_falling(s);
+        start_stacks(s);
+    }
 }
 
 /* Tries homes from a grid. If layers are updated on the host, numbers of them that are not, with
@@ -311,6 +335,7 @@ static void search_finely(struct tdm_local_search *s, bool pairs)
         for (uint32_t g = 0; g < s->point.group_count && s->left > 0; g++)
             better = tdm_rounding_move_groups(s, g, g + 1) || better;
         better = tdm_rounding_move_boundaries(s, tdm_rounding_decide) || better;
+        better = tdm_rounding_move_boundaries(s, tdm_rounding_decide_held) || better;
         better = better || (pairs && tdm_rounding_move_pair(s));
     }
 }
@@ -360,8 +385,11 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
         search_finely(&s, limits->travelled == 0);
     if (limits->travelled > 0)
         status = tdm_rounding_travel(&s, err);
-    if (status == TDM_OK && limits->deep)
+    if (status == TDM_OK && limits->deep) {
+        if (s.point.group_count < space->schedule->model->layers && !limits->fixed_groups)
+            tdm_rounding_stack(&s);
         search_finely(&s, true);
+    }
     tdm_rounded_free(&s.point);
     return status;
 }

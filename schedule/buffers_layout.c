@@ -51,7 +51,8 @@ struct tdm_layout *tdm_layout_new(const struct tdm_program *program)
         &layout->own_kv,         &layout->host_kv,
         &layout->host_dkv,       &layout->dkv,
         &layout->means,          &layout->lists,
-        &layout->held_input,     &layout->group_of,
+        &layout->held_input,     &layout->held_input_near,
+        &layout->group_of,
     };
     layout->layer_count = layers;
     bool complete = true;
@@ -60,6 +61,7 @@ struct tdm_layout *tdm_layout_new(const struct tdm_program *program)
     for (int store = 0; store < TDM_STORES; store++) {
         complete &= (layout->kept[store] = none_array(layers)) != NULL;
         complete &= (layout->held[store] = none_array(layers)) != NULL;
+        complete &= (layout->held_near[store] = none_array(layers)) != NULL;
     }
     complete &= (layout->input = none_array(schedule->group_count)) != NULL;
     complete &= (layout->far_slot = calloc((size_t)layers + 1, sizeof(uint32_t *))) != NULL;
@@ -105,8 +107,10 @@ void tdm_layout_free(struct tdm_layout *layout)
     for (int store = 0; store < TDM_STORES; store++) {
         free(layout->kept[store]);
         free(layout->held[store]);
+        free(layout->held_near[store]);
     }
     free(layout->held_input);
+    free(layout->held_input_near);
     free(layout->group_of);
     free(layout->tile_base);
     free(layout->visits);

@@ -20,7 +20,8 @@ bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uin
                     uint32_t chunk)
 {
     const struct tdm_layout *layout = program->layout;
-    return layout->held[store][layer] != TDM_NONE &&
+    return (layout->held[store][layer] != TDM_NONE ||
+            layout->held_near[store][layer] != TDM_NONE) &&
            !tdm_store_kept(program, tdm_store_type(store)->needed_without, layer, chunk) &&
            program->chunks[chunk].place >=
                program->schedule->groups[layout->group_of[layer]].held_from_chunk;
@@ -39,6 +40,30 @@ bool tdm_layer_runs_again(const struct tdm_builder *b, uint32_t layer)
     uint32_t first = tdm_schedule_first_layer(schedule, group);
     bool top = layer == first + schedule->groups[group].layers - 1;
     return !top || (schedule->order == TDM_CHUNK_MAJOR && group == schedule->group_count - 1);
+}
+
+/* Declares what a layer holds of the chunks [from, to) of the step: at the group's place, and of
+ * the chunks that are near on the device. */
+static void declare_held(struct tdm_builder *b, const char *name, enum tdm_content content,
+                         uint32_t layer, uint32_t from, uint32_t to, uint32_t *held, uint32_t *near)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    const struct tdm_group *group = &schedule->groups[b->layout->group_of[layer]];
+    const bool row = schedule->order == TDM_LAYER_MAJOR;
+    uint32_t border = to;
+    if (from >= to)
+        return;
+    if (group->held_place != TDM_DEVICE)
+        border = tdm_held_near_from(group, b->program->chunk_count);
+    border = border < from ? from : border > to ? to : border;
+    if (from < border)
+        *held = tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, content, 0,
+                            b->chunk_capacity, row ? tdm_rank_chunks(b->program, from, border) : 1,
+                            "held_%s.layer%u", name, layer);
+    if (border < to)
+        *near = tdm_declare(b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, content, 0,
+                            b->chunk_capacity, tdm_rank_chunks(b->program, border, to),
+                            "held_near_%s.layer%u", name, layer);
 }
 
 static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t layer)
@@ -60,13 +85,9 @@ static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t 
     /* a layer that does not run forward again cannot hold; kept values need not be held */
     uint32_t held_to =
         layout->kept[type->needed_without][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
-    if (tdm_layer_runs_again(b, layer) && tdm_set_has(group->held, store) &&
-        group->held_from_chunk < held_to)
-        layout->held[store][layer] =
-            tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, type->content, 0,
-                        b->chunk_capacity,
-                        row ? tdm_rank_chunks(b->program, group->held_from_chunk, held_to) : 1,
-                        "held_%s.layer%u", type->name, layer);
+    if (tdm_layer_runs_again(b, layer) && tdm_set_has(group->held, store))
+        declare_held(b, type->name, type->content, layer, group->held_from_chunk, held_to,
+                     &layout->held[store][layer], &layout->held_near[store][layer]);
 }
 
 void tdm_declare_stores(struct tdm_builder *b)
@@ -74,7 +95,6 @@ void tdm_declare_stores(struct tdm_builder *b)
     const struct tdm_schedule *schedule = b->schedule;
     struct tdm_layout *layout = b->layout;
     uint32_t chunks = tdm_rank_chunks(b->program, 0, b->program->chunk_count);
-    bool row = schedule->order == TDM_LAYER_MAJOR;
 
     for (uint32_t group = 1; group < schedule->group_count; group++)
         layout->input[group] =
@@ -82,11 +102,9 @@ void tdm_declare_stores(struct tdm_builder *b)
                         TDM_X, 0, b->chunk_capacity, chunks, "input.group%u", group);
 
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
-        const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
         if (layer > tdm_schedule_first_layer(schedule, layout->group_of[layer]))
-            layout->held_input[layer] =
-                tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
-                            b->chunk_capacity, row ? chunks : 1, "held_input.layer%u", layer);
+            declare_held(b, "input", TDM_X, layer, 0, b->program->chunk_count,
+                         &layout->held_input[layer], &layout->held_input_near[layer]);
         for (int store = 0; store < TDM_STORES; store++)
             declare_store(b, (enum tdm_store)store, layer);
     }

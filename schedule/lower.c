@@ -57,8 +57,16 @@ static void alloc_held(struct tdm_lowering *l, uint32_t group, uint32_t layer)
         tdm_low_alloc(l, l->layout->own_kv[layer]);
     if (!tdm_low_first_selects(l, layer))
         tdm_low_alloc(l, l->layout->lists[layer]);
-    for (int store = 0; store < TDM_STORES; store++)
+    for (int store = 0; store < TDM_STORES; store++) {
         tdm_low_alloc(l, l->layout->held[store][layer]);
+        tdm_low_alloc(l, l->layout->held_near[store][layer]);
+    }
+}
+
+static void alloc_held_input(struct tdm_lowering *l, uint32_t layer)
+{
+    tdm_low_alloc(l, l->layout->held_input[layer]);
+    tdm_low_alloc(l, l->layout->held_input_near[layer]);
 }
 
 /* Frees what only this layer's backward still needed. */
@@ -70,8 +78,10 @@ static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t laye
     for (int store = 0; store < TDM_STORES; store++) {
         tdm_low_release(l, l->layout->kept[store][layer]);
         tdm_low_release(l, l->layout->held[store][layer]);
+        tdm_low_release(l, l->layout->held_near[store][layer]);
     }
     tdm_low_release(l, l->layout->held_input[layer]);
+    tdm_low_release(l, l->layout->held_input_near[layer]);
     if (tdm_low_first_of_group(l, layer))
         tdm_low_release(l, l->layout->input[group]);
 }
@@ -144,7 +154,7 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_alloc_means(l, layer);
         alloc_kept(l, body->group, layer);
     } else if (body->pass == TDM_PASS_RERUN) {
-        tdm_low_alloc(l, l->layout->held_input[layer + 1]);
+        alloc_held_input(l, layer + 1);
         alloc_held(l, body->group, layer);
     } else if (tdm_ranks_gather(l->program)) {
         tdm_low_alloc_work(l, TDM_DNORMED); /* of all chunks */
@@ -227,7 +237,7 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
             if (!tdm_gradient_is_transient(l->program, layer))
                 tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
             tdm_low_alloc(l, group_gradients(l, layer));
-            tdm_low_alloc(l, l->layout->held_input[layer]);
+            alloc_held_input(l, layer);
             alloc_held(l, body->group, layer);
         }
     }

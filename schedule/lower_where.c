@@ -36,10 +36,24 @@ static struct tdm_ref input_ref(const struct tdm_lowering *l, uint32_t group, ui
     return (struct tdm_ref){l->layout->input[group], l->program->chunks[chunk].slot};
 }
 
+/* What a layer holds of a chunk: in one of the two buffers that have the chunks from `from` on. */
+static struct tdm_ref held_ref(const struct tdm_lowering *l, uint32_t held, uint32_t near,
+                               uint32_t layer, uint32_t chunk, uint32_t from)
+{
+    const struct tdm_group *group = &l->schedule->groups[l->layout->group_of[layer]];
+    const uint32_t border = tdm_held_near_from(group, l->program->chunk_count);
+    if (!tdm_low_layer_major(l))
+        return (struct tdm_ref){held, 0};
+    if (near != TDM_NONE && l->program->chunks[chunk].place >= border)
+        return (struct tdm_ref){near,
+                                tdm_rank_slot(l->program, chunk, border > from ? border : from)};
+    return (struct tdm_ref){held, tdm_rank_slot(l->program, chunk, from)};
+}
+
 static struct tdm_ref held_input_ref(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
 {
-    return (struct tdm_ref){l->layout->held_input[layer],
-                            tdm_low_layer_major(l) ? l->program->chunks[chunk].slot : 0};
+    return held_ref(l, l->layout->held_input[layer], l->layout->held_input_near[layer], layer,
+                    chunk, 0);
 }
 
 struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_body *body)
@@ -67,9 +81,8 @@ static struct tdm_ref home_of(const struct tdm_lowering *l, const struct tdm_bod
         return (struct tdm_ref){l->layout->kept[store][layer],
                                 tdm_rank_slot(l->program, chunk, group->kept_from_chunk)};
     if (body->pass != TDM_PASS_FIRST && tdm_store_held(l->program, store, layer, chunk))
-        return (struct tdm_ref){
-            l->layout->held[store][layer],
-            tdm_low_layer_major(l) ? tdm_rank_slot(l->program, chunk, group->held_from_chunk) : 0};
+        return held_ref(l, l->layout->held[store][layer], l->layout->held_near[store][layer], layer,
+                        chunk, group->held_from_chunk);
     return tdm_nowhere;
 }
 

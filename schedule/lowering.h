@@ -76,9 +76,12 @@ struct tdm_layout {
     uint32_t *kept[TDM_STORES];      /* [layers] slot: tdm_rank_slot() from kept_from_chunk */
     uint32_t *held[TDM_STORES];      /* [layers] slot: likewise, or 0 in chunk-major */
     uint32_t *held_input;            /* [layers] slot: chunk, or 0 in chunk-major */
-    uint32_t *group_of;              /* [layers] */
-    uint32_t *tile_base;             /* [chunks + 1] LM-head tiles before a chunk */
-    uint32_t vocabulary_tiles;       /* number of tiles that the vocabulary is cut into */
+    /* [layers] the same on the device, of chunks from tdm_held_near_from() on, where the two above
+     * are at another place; slot: from that chunk on, or where it is later from held_from_chunk */
+    uint32_t *held_near[TDM_STORES], *held_input_near;
+    uint32_t *group_of;        /* [layers] */
+    uint32_t *tile_base;       /* [chunks + 1] LM-head tiles before a chunk */
+    uint32_t vocabulary_tiles; /* number of tiles that the vocabulary is cut into */
 
     /* What streams through the rings of units, in order: the layers whose weights bodies use, and
      * the units that are updated, each as often as it has slices. Owned. */

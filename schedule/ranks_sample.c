@@ -30,6 +30,7 @@ static void mix_chunk(const struct tdm_program *program, uint32_t chunk, uint64_
     for (uint32_t group = 0; group < schedule->group_count; group++) {
         const struct tdm_group *g = &schedule->groups[group];
         mix(mark, 2u * (chunk >= g->kept_from_chunk) + (chunk >= g->held_from_chunk));
+        mix(mark, chunk >= tdm_held_near_from(g, program->chunk_count));
     }
     for (uint32_t layer = 0; layer < schedule->model->layers; layer++) {
         if (sees_as_below(schedule->model, layer))

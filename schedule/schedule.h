@@ -94,10 +94,21 @@ struct tdm_group {
     enum tdm_set held;
     uint32_t held_from_chunk;
     enum tdm_place held_place; /* of inner inputs and of the held set, except K and V */
-    enum tdm_kv kv;            /* chunk-major keeps; layer-major holds K and V with set `qkv` */
-    enum tdm_place kv_place;   /* where they are kept */
+    /* of so many chunks, the last ones, these are on the device all the same; 0 if that is their
+     * place (tdm_held_near_from) */
+    uint32_t held_device_chunks;
+    enum tdm_kv kv;          /* chunk-major keeps; layer-major holds K and V with set `qkv` */
+    enum tdm_place kv_place; /* where they are kept */
     enum tdm_place kv_gradients_place; /* chunk-major only; there they live as long as the group */
 };
+
+/* Of a step of so many chunks: the place in it from which on a group holds on the device. */
+static inline uint32_t tdm_held_near_from(const struct tdm_group *group, uint32_t chunks)
+{
+    if (group->held_place == TDM_DEVICE)
+        return 0;
+    return group->held_device_chunks < chunks ? chunks - group->held_device_chunks : 0;
+}
 
 /* State that outlives its use by a layer. Moments are both moments of AdamW. */
 enum tdm_state {

@@ -82,6 +82,11 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
         layers += group->layers;
         if (schedule->pass == TDM_EVALUATE && check_evaluate(schedule, i, file, err) != TDM_OK)
             return TDM_INPUT;
+        if (group->held_device_chunks > 0 && group->held_place == TDM_DEVICE)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"groups[%u].held_device_chunks\" is %u, but \"held_place\" is "
+                            "device, where all chunks are; it must be 0",
+                            file, i, group->held_device_chunks);
         const char *refusal = tdm_group_refusal(schedule->order, group);
         if (refusal != NULL)
             return tdm_fail(err, TDM_INPUT, "%s: group %u %s", file, i, refusal);

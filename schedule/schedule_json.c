@@ -36,20 +36,20 @@ static json_t *groups_to_json(const struct tdm_schedule *schedule)
     json_t *array = json_array();
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
-        tdm_json_add(
-            &array,
-            json_pack(
-                "{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
-                (json_int_t)group->layers, "input_place",
-                tdm_place_name(&schedule->machine->topology, group->input_place), "kept",
-                tdm_set_name(group->kept), "kept_from_chunk", (json_int_t)group->kept_from_chunk,
-                "kept_place", tdm_place_name(&schedule->machine->topology, group->kept_place),
-                "held", tdm_set_name(group->held), "held_from_chunk",
-                (json_int_t)group->held_from_chunk, "held_place",
-                tdm_place_name(&schedule->machine->topology, group->held_place), "kv",
-                tdm_kv_name(group->kv), "kv_place",
-                tdm_place_name(&schedule->machine->topology, group->kv_place), "kv_gradients_place",
-                tdm_place_name(&schedule->machine->topology, group->kv_gradients_place)));
+        json_t *object = json_pack(
+            "{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
+            (json_int_t)group->layers, "input_place",
+            tdm_place_name(&schedule->machine->topology, group->input_place), "kept",
+            tdm_set_name(group->kept), "kept_from_chunk", (json_int_t)group->kept_from_chunk,
+            "kept_place", tdm_place_name(&schedule->machine->topology, group->kept_place), "held",
+            tdm_set_name(group->held), "held_from_chunk", (json_int_t)group->held_from_chunk,
+            "held_place", tdm_place_name(&schedule->machine->topology, group->held_place), "kv",
+            tdm_kv_name(group->kv), "kv_place",
+            tdm_place_name(&schedule->machine->topology, group->kv_place), "kv_gradients_place",
+            tdm_place_name(&schedule->machine->topology, group->kv_gradients_place));
+        if (group->held_device_chunks > 0) /* a file without it has none */
+            tdm_json_set(&object, "held_device_chunks", json_integer(group->held_device_chunks));
+        tdm_json_add(&array, object);
     }
     return array;
 }
@@ -214,9 +214,19 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
                                   const struct tdm_topology *topology, struct tdm_group *group,
                                   struct tdm_error *err)
 {
-    static const char *const keys[] = {
-        "layers",          "input_place", "kept", "kept_from_chunk", "kept_place",         "held",
-        "held_from_chunk", "held_place",  "kv",   "kv_place",        "kv_gradients_place", NULL};
+    static const char *const keys[] = {"layers",
+                                       "input_place",
+                                       "kept",
+                                       "kept_from_chunk",
+                                       "kept_place",
+                                       "held",
+                                       "held_from_chunk",
+                                       "held_place",
+                                       "kv",
+                                       "kv_place",
+                                       "kv_gradients_place",
+                                       "held_device_chunks",
+                                       NULL};
     char prefix[32];
     snprintf(prefix, sizeof(prefix), "groups[%zu]", index);
     struct tdm_json_reader reader = {file, prefix, object, err, TDM_OK};
@@ -229,6 +239,9 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
     read_set(&reader, "held", &group->held);
     group->held_from_chunk = (uint32_t)tdm_json_count(&reader, "held_from_chunk", 0, UINT32_MAX);
     read_place(&reader, topology, "held_place", &group->held_place);
+    if (json_object_get(object, "held_device_chunks") != NULL)
+        group->held_device_chunks =
+            (uint32_t)tdm_json_count(&reader, "held_device_chunks", 0, UINT32_MAX);
     read_kv(&reader, "kv", &group->kv);
     read_place(&reader, topology, "kv_place", &group->kv_place);
     read_place(&reader, topology, "kv_gradients_place", &group->kv_gradients_place);

@@ -151,6 +151,11 @@ static bool scales_groups(const struct tdm_key_case *c)
     return c->settings->serving.kv_dtype >= TDM_KV_INT8;
 }
 
+static bool has_adapters(const struct tdm_key_case *c)
+{
+    return c->settings->serving.adapters;
+}
+
 static bool has_windows(const struct tdm_key_case *c)
 {
     return c->settings->serving.version >= TDM_VLLM_0_8;
@@ -247,6 +252,7 @@ static enum tdm_status settle_weights(const struct tdm_model *model, struct tdm_
     return TDM_OK;
 }
 
+static const struct tdm_key_need needs_adapters = {"without enable_lora", has_adapters};
 static const struct tdm_key_need needs_scales = {
     "without kv_cache_dtype=int8, int4 or nvfp4, which have scales", scales_groups};
 static const struct tdm_key_need needs_windows = {
@@ -320,6 +326,12 @@ const struct tdm_method_key tdm_keys_serving[] = {
     {"other_weights", "SIZE", "0",
      "weights that are loaded beside the language model, as those of a vision tower", read_size,
      FIELD(other_weights_bytes)},
+    {"enable_lora", "no|yes", "no", "room for adapters of all projections of layers",
+     tdm_key_read_switch, FIELD(adapters)},
+    {"max_loras", "N", "1", "adapters that a step may have", tdm_key_read_count,
+     FIELD(adapter_slots), .least = 1, .most = 1024, .needs = {&needs_adapters}},
+    {"max_lora_rank", "N", "16", "rank that adapters may have", tdm_key_read_count,
+     FIELD(adapter_rank), .least = 1, .most = 1024, .needs = {&needs_adapters}},
     {"enforce_eager", "no|yes", "no", "yes: no CUDA graphs", tdm_key_read_switch, FIELD(eager)},
     {"sampler", "native|flashinfer", "native", "native: top-p by sorting all logits",
      tdm_key_read_switch, FIELD(flashinfer)},

@@ -93,10 +93,12 @@ struct tdm_serving {
     enum tdm_prefill_pass pass;
     enum tdm_serving_weights weights;
     uint64_t other_weights_bytes;
-    uint64_t weight_group;    /* elements that share a scale, of AWQ and GPTQ */
-    bool eager;               /* no CUDA graphs */
-    bool flashinfer;          /* samples by FlashInfer, not by sorting */
-    uint64_t non_torch_bytes; /* TDM_AUTO */
+    bool adapters;                        /* enable_lora */
+    uint64_t adapter_slots, adapter_rank; /* max_loras, max_lora_rank */
+    uint64_t weight_group;                /* elements that share a scale, of AWQ and GPTQ */
+    bool eager;                           /* no CUDA graphs */
+    bool flashinfer;                      /* samples by FlashInfer, not by sorting */
+    uint64_t non_torch_bytes;             /* TDM_AUTO */
     uint64_t kv_memory_bytes; /* kv_cache_memory_bytes: of the cache, with no profile; 0: unset */
     uint64_t override_blocks; /* num_gpu_blocks_override; 0: unset */
 };

@@ -149,10 +149,34 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
                groups_of(serving, elements) * BF16_BYTES;
     case TDM_SERVED_NVFP4: /* a scale of 8 bits for each 16 */
         return elements / 2 + elements / 16 + sizeof(float);
-    case TDM_SERVED_NF4: /* an fp32 scale for each 64 */
-        return elements / 2 + elements / 64 * sizeof(float);
+    case TDM_SERVED_NF4: /* a scale for each 64: in fp32 since 0.9.2, which counts as 0.9.1 (pull
+                          * request 19742), before of 8 bits, with a scale for each 256 of these */
+        return elements / 2 + (serving->version >= TDM_VLLM_0_9_1
+                                   ? elements / 64 * sizeof(float)
+                                   : elements / 64 + elements / (64 * 256) * sizeof(float));
     }
     return 0;
+}
+
+/* Room for adapters of a projection, in bf16: all ranks have all of those that lead down to the
+ * rank where outputs are divided, and all of those that lead up from it where inputs are
+ * (vllm/lora/layers/base_linear.py create_lora_weights). Each of joint projections has both. */
+static uint64_t adapter_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
+                              const struct tdm_tensor *tensor)
+{
+    const uint64_t elements = elements_of(model, serving, tensor);
+    const bool divides_inputs = tensor->role == TDM_ROLE_O || tensor->role == TDM_ROLE_DOWN;
+    uint64_t joint = 1;
+    if (!is_projection(tensor->role) || tensor->role == TDM_ROLE_EXPERTS_GATE_UP ||
+        tensor->role == TDM_ROLE_EXPERTS_DOWN)
+        return 0; /* experts have none here */
+    if (tensor->role == TDM_ROLE_QKV)
+        joint = 3;
+    if (tensor->role == TDM_ROLE_GATE_UP)
+        joint = 2;
+    const uint64_t inputs = divides_inputs ? elements / tensor->rows : tensor->columns,
+                   outputs = divides_inputs ? tensor->rows : elements / tensor->columns;
+    return (joint * inputs + outputs) * serving->adapter_rank * serving->adapter_slots * BF16_BYTES;
 }
 
 static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
@@ -163,6 +187,8 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
     for (uint32_t i = 0; i < u->tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
         bytes += stored_bytes(model, serving, tensor);
+        if (serving->adapters)
+            bytes += adapter_bytes(model, serving, tensor);
         /* What is absorbed into queries and outputs: views of the weight, or bf16 copies of a
          * quantized one (v1/attention/backends/mla/common.py process_weights_after_loading). */
         if (tensor->role == TDM_ROLE_KV_FROM_LATENT && serving->weights != TDM_SERVED_BF16 &&

@@ -206,7 +206,7 @@ uint64_t tdm_liger_most_tokens(const struct tdm_model *config,
                    of_head = head_rows ? (INT32_MAX / head + 1) / config->query_heads : UINT64_MAX;
     uint64_t most = of_hidden < of_heads ? of_hidden : of_heads;
     most = of_head < most ? of_head : most;
-    return settings->liger_version != TDM_LIGER_NOW ? most : UINT64_MAX;
+    return settings->liger_version >= TDM_LIGER_0_6_0 ? most : UINT64_MAX;
 }
 
 static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,

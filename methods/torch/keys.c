@@ -528,8 +528,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
      .read = tdm_key_read_liger},
-    {"liger_version", "now|0.6.0|0.4.2", "now",
-     "0.5.3 to 0.6.0: norms and rotations fail on more than 2^31 elements, and each chunk of the loss "
+    {"liger_version", "now|0.7.0|0.6.0|0.4.2", "now",
+     "to 0.7.0 GRPO's loss has logits of a sequence; 0.5.3 to 0.6.0: norms and rotations fail on more than 2^31 elements, and each chunk of the loss "
      "has logits of its own; 0.4.2 and before: in fp32 too",
      tdm_key_read_choice, FIELD(torch.liger_version), .needs = {&needs_liger}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",

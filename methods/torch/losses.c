@@ -189,7 +189,7 @@ static void fused_chunks(const struct tdm_torch_model *t, const struct tdm_eager
     const bool casts = t->m->autocast && t->head->element_bytes != BF16;
     uint64_t chunk = fused_chunk(hidden->rows, t->head);
     struct fused_names names = {.logits = NULL};
-    if (!casts && t->settings.liger_version == TDM_LIGER_NOW) {
+    if (!casts && t->settings.liger_version < TDM_LIGER_0_6_0) {
         tdm_drop(t->m, fused_logits(t, chunk, hidden->element_bytes));
         return;
     }

@@ -116,7 +116,7 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 enum tdm_liger { TDM_LIGER_NORMS = 1, TDM_LIGER_MLP = 2, TDM_LIGER_ROPE = 4, TDM_LIGER_ALL = 7 };
 
 /* Its versions by what they do: later ones as 0.8; 0.5.3 to 0.6.0; all before 0.5. */
-enum tdm_liger_version { TDM_LIGER_NOW, TDM_LIGER_0_6_0, TDM_LIGER_0_4_2 };
+enum tdm_liger_version { TDM_LIGER_NOW, TDM_LIGER_0_7_0, TDM_LIGER_0_6_0, TDM_LIGER_0_4_2 };
 
 /* Releases of torch that keep, or make, more than today's. */
 enum tdm_torch_release { TDM_RELEASE_NOW, TDM_RELEASE_2_1, TDM_RELEASE_2_0 };

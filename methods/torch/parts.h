@@ -338,6 +338,12 @@ struct tdm_eager_value *tdm_torch_parts_loss(struct tdm_torch_model *t,
 /* Embedding and layers: the last hidden states, normed (forward.c). */
 struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t);
 
+/* GRPO's loss by Liger of `scored` hidden states: gradients of them and of the head are made at
+ * once.
+ */
+struct tdm_eager_value *tdm_torch_liger_grpo(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden, uint64_t scored);
+
 /* Log-probabilities of the rows that a mask picks, `scored` of them, at the places of all rows; the
  * mean of the rows' divergences of two models (scores.c). `hidden` has one row more a sequence than
  * the mask; those of the divergence have as many. */

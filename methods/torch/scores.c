@@ -4,6 +4,9 @@
  * and 32,768 words at a time, which the backward computes again. Gradients are added up in fp32.
  * Source: trl 1.16, trl/kernels/{chunked_logprob,chunked_divergence}.py, as on a GPU, where kernels
  * fold a tile; trl/trainer/utils.py, _fused_forward.
+ *
+ * And Liger's loss of GRPO (liger_kernel/chunked_loss/fused_linear_ppo.py, 0.8.2): sequences one by
+ * one, whose gradients are made in the forward and added up; the head's too, though it is frozen.
  */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
@@ -245,4 +248,110 @@ struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
     tdm_drop(m, picked);
     tdm_drop(m, others);
     return tdm_node_finish(m, node, divergence);
+}
+
+/* ---- Liger's loss of GRPO ---- */
+
+#define LIGER_TOKENS UINT64_C(2048)
+#define LIGER_WORDS UINT64_C(4096)
+
+static void liger_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)grads;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct tdm_eager_value *grad = tdm_node_saved(m, node, i);
+        grad->view = false; /* nobody else has its memory */
+        if (tdm_node_needs(node, i))
+            results[i] = grad;
+        else
+            tdm_drop(m, grad);
+    }
+}
+
+/* What lives together for the time of a tile. */
+static void pass(struct tdm_eager *m, struct tdm_eager_value *const *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        tdm_drop(m, values[i]);
+}
+
+/* Logits of a tile in bf16 and in fp32, the difference from the largest, its exponential. */
+static void liger_tile(struct tdm_eager *m, uint64_t rows, uint64_t words)
+{
+    struct tdm_eager_value *made[] = {
+        tdm_value_new(m, rows, words, BF16), tdm_value_new(m, rows, words, FP32),
+        tdm_value_new(m, rows, words, FP32), tdm_value_new(m, rows, words, FP32)};
+    tdm_cublas(m);
+    pass(m, made, sizeof(made) / sizeof(made[0]));
+}
+
+/* The same again, the part of the head in fp32, hidden states in fp32, and what is added. */
+static void liger_tile_backward(struct tdm_eager *m, uint64_t rows, uint64_t words,
+                                uint64_t columns)
+{
+    struct tdm_eager_value *made[] = {
+        tdm_value_new(m, rows, words, FP32), tdm_value_new(m, rows, words, FP32),
+        tdm_value_new(m, words, columns, FP32), tdm_value_new(m, rows, columns, FP32),
+        tdm_value_new(m, words, columns, FP32)};
+    tdm_cublas(m);
+    pass(m, made, sizeof(made) / sizeof(made[0]));
+}
+
+/* A sequence since 0.8: tile by tile, its gradients in fp32 and then in the dtypes of what they are
+ * of. */
+static void liger_sequence(struct tdm_torch_model *t, uint64_t rows)
+{
+    struct tdm_eager *m = t->m;
+    const uint64_t tokens = tdm_least(rows, LIGER_TOKENS),
+                   words = tdm_least(t->head->rows, LIGER_WORDS), columns = t->head->columns;
+    liger_tile(m, tokens, words);
+    struct tdm_eager_value *wide[] = {tdm_value_new(m, rows, columns, FP32),
+                                      tdm_value_new(m, t->head->rows, columns, FP32)};
+    liger_tile_backward(m, tokens, words, columns);
+    struct tdm_eager_value *narrow = tdm_value_like(m, t->head);
+    pass(m, wide, 2);
+    tdm_drop(m, narrow);
+}
+
+/* To 0.7 a compiled function of all its logits, which is modelled as these and their gradient. */
+static void liger_old_sequence(struct tdm_torch_model *t, uint64_t rows)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *made[] = {tdm_value_new(m, rows, t->head->rows, BF16),
+                                      tdm_value_new(m, rows, t->head->rows, BF16),
+                                      tdm_value_like(m, t->head)};
+    tdm_cublas(m);
+    pass(m, made, sizeof(made) / sizeof(made[0]));
+}
+
+struct tdm_eager_value *tdm_torch_liger_grpo(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden, uint64_t scored)
+{
+    static const struct tdm_eager_op op = {"LigerFusedLinearGRPOFunctionBackward", false,
+                                           liger_backward};
+    struct tdm_eager *m = t->m;
+    const enum tdm_method_category before = m->category;
+    tdm_label(m, "loss");
+    struct tdm_eager_value *kept = tdm_rows(m, hidden, scored); /* of completions */
+    struct tdm_eager_value *inputs[] = {kept, t->head};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_eager_value *head_grad = tdm_value_like(m, t->head);
+    struct tdm_eager_value *grad = tdm_value_like(m, kept);
+    /* sequences after the first are like it */
+    if (t->settings.liger_version == TDM_LIGER_NOW)
+        liger_sequence(t, scored / t->settings.batch);
+    else
+        liger_old_sequence(t, scored / t->settings.batch);
+    struct tdm_eager_value *joined = tdm_value_like(m, kept); /* torch.cat */
+    m->category = before;
+    tdm_drop(m, grad);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
+    tdm_node_save(m, node, joined);
+    tdm_node_save(m, node, head_grad);
+    tdm_drop(m, joined);
+    tdm_drop(m, head_grad);
+    tdm_drop(m, kept);
+    return tdm_node_finish(m, node, loss);
 }

@@ -188,7 +188,9 @@ static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const
 static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const struct batch *b)
 {
     struct tdm_eager_value *hidden = tdm_torch_base(t);
-    struct tdm_eager_value *scores = scores_of(t, hidden, b, has_whole_scores(t));
+    struct tdm_eager_value *scores = t->settings.logits == TDM_LOGITS_FUSED
+                                         ? tdm_torch_liger_grpo(t, hidden, b->scored)
+                                         : scores_of(t, hidden, b, has_whole_scores(t));
     tdm_drop(t->m, hidden);
     return scores;
 }

@@ -148,10 +148,12 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "--set trainer: a sequence of one token has none to score; expected "
                         "--context 2 or more");
-    if (torch->logits != TDM_LOGITS_HF || torch->use_cache)
+    const bool liger =
+        torch->logits == TDM_LOGITS_FUSED && torch->second.trainer == TDM_TRAINER_GRPO;
+    if ((torch->logits != TDM_LOGITS_HF && !liger) || torch->use_cache)
         return tdm_fail(err, TDM_USAGE,
                         "--set trainer: TRL's trainers have a head and a loss of their own; leave "
-                        "out logits and use_cache");
+                        "out use_cache, and logits but for logits=fused of trainer=grpo");
     if (torch->second.trainer != TDM_TRAINER_DISTILLATION || torch->second.teacher == NULL)
         return TDM_OK;
     status = tdm_model_load(torch->second.teacher, &teacher, err);

@@ -414,8 +414,14 @@ static void test_nest_texts(void **state)
     s->groups[0].held = s->groups[1].held = TDM_SET_ATTENTION_OUTPUT;
     assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, attention held");
     s->groups[0].held_place = TDM_HOST;
-    assert_string_equal(tdm_nest_held(s, text),
-                        "inputs device, inputs host, attention 50% device, attention 50% host");
+    assert_string_equal(
+        tdm_nest_held(s, text),
+        "inputs 50% device, inputs 50% host, attention 50% device, attention 50% host");
+    s->groups[0].held_device_chunks = 1; /* of 4 */
+    assert_string_equal(
+        tdm_nest_held(s, text),
+        "inputs 62% device, inputs 38% host, attention 62% device, attention 38% host");
+    s->groups[0].held_device_chunks = 0;
     s->groups[0].kept = TDM_SET_ALL;
     s->groups[1].kept = TDM_SET_ATTENTION_OUTPUT;
     s->groups[1].kept_from_chunk = 1;

@@ -49,8 +49,9 @@ static void test_shipped(void **state)
 {
     (void)state;
     static const char *const expected[] = {
-        "a100-40", "a100-80", "a10g",   "b200",     "h100",     "h200",    "h200-published",
-        "l4",      "l40s",    "mi300x", "rtx-3090", "rtx-4090", "rtx-5090"};
+        "a100-40",  "a100-80",        "a10g",      "a800-80", "b200",   "h100",   "h20",
+        "h200",     "h200-published", "h800",      "l4",      "l40s",   "mi300x", "rtx-3090",
+        "rtx-4090", "rtx-5090",       "rtx-a6000", "t4",      "v100-32"};
     char **names;
     assert_int_equal(tdm_machine_names(&names, NULL), TDM_OK);
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
@@ -77,7 +78,7 @@ static void test_shipped(void **state)
         assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] <
                     machine->rate[TDM_RATE_ATTENTION_FORWARD]);
         assert_true(machine->rate[TDM_RATE_BOTH_WAYS] > machine->rate[TDM_RATE_H2D]);
-        assert_true(machine->topology.places[TDM_DEVICE].capacity_bytes > UINT64_C(20) << 30);
+        assert_true(machine->topology.places[TDM_DEVICE].capacity_bytes > UINT64_C(14) << 30);
         assert_true(machine->topology.places[TDM_DEVICE].runtime_bytes > UINT64_C(500) << 20);
         tdm_machine_free(machine);
     }
@@ -181,8 +182,8 @@ static void test_broken(void **state)
         {"{}", "{\"norm_bytes_per_second\": [[4, 2], [4, 3]]}", "has size 4 after size 4"},
         {"{}", "{\"norm_bytes_per_second\": [[4, 2], [8, 5]]}",
          "lets size 8 take less time than size 4; lower the rate 5 to at most 4"},
-        {"{\"base\": \"h20\"}", "{\"h2d_bytes_per_second\": null}",
-         "\"base\" is \"h20\", which is not a shipped machine"},
+        {"{\"base\": \"h21\"}", "{\"h2d_bytes_per_second\": null}",
+         "\"base\" is \"h21\", which is not a shipped machine"},
         {"{\"provenance\": {\"date\": 1}}", NULL,
          "\"provenance\" holds something else than a string at \"date\""},
         {"{}", "{\"h2d\": 1}", "\"rates.h2d\" is not a known field"},
@@ -427,9 +428,9 @@ static void test_unknown(void **state)
         assert_contains(err.message, "is not a shipped machine, \"local\", or a file");
         assert_string_equal(
             err.hint,
-            "shipped machines: a100-40, a100-80, a10g, b200, h100, h200, h200-published, l4, l40s, "
-            "mi300x, rtx-3090, rtx-4090, rtx-5090; for another card name one like it, and "
-            "--memory");
+            "shipped machines: a100-40, a100-80, a10g, a800-80, b200, h100, h20, h200, "
+            "h200-published, h800, l4, l40s, mi300x, rtx-3090, rtx-4090, rtx-5090, rtx-a6000, "
+            "t4, v100-32; for another card name one like it, and --memory");
     }
     assert_null(machine);
     tdm_machine_free(NULL);
@@ -443,7 +444,13 @@ static void test_other_names(void **state)
                                            {"RTX 3090", "rtx-3090"},
                                            {"NVIDIA GeForce RTX 5090", "rtx-5090"},
                                            {"A10G", "a10g"},
+                                           {"Tesla T4", "t4"},
+                                           {"V100", "v100-32"},
+                                           {"A800", "a800-80"},
                                            {"a100_40", "a100-40"},
+                                           {"A6000", "rtx-a6000"},
+                                           {"H20", "h20"},
+                                           {"NVIDIA H800", "h800"},
                                            {"AMD Instinct MI300X", "mi300x"}};
     struct tdm_machine *machine = NULL;
     struct tdm_error err;

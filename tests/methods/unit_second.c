@@ -211,6 +211,24 @@ static void vllm_takes_its_share(void **state)
     assert_true(asleep.torch.peak.requested > share / 10 * 9);
 }
 
+/* Of 63 scored words of 1,024, hidden size 256. A tile has two rows of words in fp32, hidden states
+ * twice and the head three times, and until 0.7.0 there are logits and their gradient in bf16 and
+ * the head once; all else is the same. */
+static void ligers_loss_of_grpo(void **state)
+{
+    struct step whole, now, old;
+    const uint64_t words = 63, logits = words * 1024, head = UINT64_C(1024) * 256;
+    (void)state;
+    ASK(&whole, "llama", "trainer=grpo");
+    ASK(&now, "llama", "trainer=grpo", "logits=fused");
+    ASK(&old, "llama", "trainer=grpo", "logits=fused", "liger_version=0.7.0");
+    const uint64_t tile = 4 * (2 * logits + 2 * words * 256 + 3 * head),
+                   sequence = 2 * (2 * logits + head);
+    assert_true(now.torch.peak.requested + sequence - old.torch.peak.requested - tile + ROUNDING <=
+                2 * ROUNDING);
+    assert_true(whole.torch.peak.requested > now.torch.peak.requested);
+}
+
 static void wrong_settings_are_refused(void **state)
 {
     char teacher[PATH_BYTES];
@@ -218,7 +236,8 @@ static void wrong_settings_are_refused(void **state)
     snprintf(teacher, sizeof(teacher), "teacher_model=%s/tests/data/configs/llama-2-13b.json",
              source());
     REFUSES("words, the student", "trainer=distillation", teacher);
-    REFUSES("leave out logits", "trainer=dpo", "logits=chunked");
+    REFUSES("leave out use_cache, and logits", "trainer=dpo", "logits=fused");
+    REFUSES("leave out use_cache, and logits", "trainer=grpo", "logits=chunked");
     REFUSES("not a share", "trainer=grpo", "beta=2");
     REFUSES("not a version", "trainer=dpo", "trl=old");
     REFUSES("not a version", "trainer=dpo", "trl=-1.9");
@@ -234,6 +253,7 @@ int main(void)
         cmocka_unit_test(references_add_their_weights),
         cmocka_unit_test(teachers_add_their_weights),
         cmocka_unit_test(vllm_takes_its_share),
+        cmocka_unit_test(ligers_loss_of_grpo),
         cmocka_unit_test(wrong_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

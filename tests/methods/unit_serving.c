@@ -388,6 +388,7 @@ enum column {
     TOKENS,
     CONCURRENCY,
     FIRST,
+    LORA,
     COLUMNS
 };
 
@@ -442,6 +443,10 @@ static size_t pairs_of(char *const *row, bool of_told_bytes, char text[MOST_PAIR
             snprintf(text[count++], 64, "%s=%s", keys[k].key, row[keys[k].column]);
     if (told(row, OTHER))
         snprintf(text[count++], 64, "other_weights=%.0f", atof(row[OTHER]) * GIB);
+    if (told(row, LORA)) {
+        snprintf(text[count++], 64, "enable_lora=yes");
+        snprintf(text[count++], 64, "max_lora_rank=%s", row[LORA]);
+    }
     if (of_told_bytes)
         snprintf(text[count++], 64, "kv_cache_memory_bytes=%.0f", atof(row[CACHE]) * GIB);
     for (size_t i = 0; i < count; i++)

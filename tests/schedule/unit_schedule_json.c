@@ -463,6 +463,30 @@ static void test_contradictions(void **state)
     }
 }
 
+static void test_held_on_the_device(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *place;
+        int chunks;
+        bool refusal;
+    } table[] = {{"held on the device by its place alone", "device", 0, false},
+                 {"held on the device twice", "device", 1, true},
+                 {"less than no chunks held on the device", "host", -1, true},
+                 {"the last chunk held on the device", "host", 1, false},
+                 {"all chunks held on the device, and more", "host", 1 << 20, false}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        json_t *root = random_json(BASE_SEED + 1);
+        json_t *group = json_array_get(json_object_get(root, "groups"), 0);
+        json_object_set_new(root, "order", json_string("layer-major"));
+        json_object_set_new(group, "held_place", json_string(table[i].place));
+        json_object_set_new(group, "held_device_chunks", json_integer(table[i].chunks));
+        json_object_set_new(group, "kv_gradients_place", json_string("device"));
+        judge(root, table[i].name, "held_device_chunks", table[i].refusal);
+        json_decref(root);
+    }
+}
+
 /* The digest must match the config: neither may change without the other. */
 static void test_digest(void **state)
 {
@@ -524,10 +548,15 @@ static void test_damaged_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_gradients), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_many_digits),    cmocka_unit_test(test_every_field),
-        cmocka_unit_test(test_unknown_fields), cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_digest),         cmocka_unit_test(test_damaged_text),
+        cmocka_unit_test(test_host_gradients),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_many_digits),
+        cmocka_unit_test(test_every_field),
+        cmocka_unit_test(test_unknown_fields),
+        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_damaged_text),
+        cmocka_unit_test(test_held_on_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void note(struct tdm_coverage *coverage, const char *name, bool has)
 struct groups {
     bool several, uneven, stored[TDM_MAX_PLACES];
     bool kept[TDM_SETS], held[TDM_SETS], kept_at[TDM_MAX_PLACES], held_at[TDM_MAX_PLACES];
-    bool kept_split, held_split, kv[TDM_KVS], kv_at[TDM_MAX_PLACES],
+    bool kept_split, held_split, held_twice, kv[TDM_KVS], kv_at[TDM_MAX_PLACES],
         kv_gradients_at[TDM_MAX_PLACES];
 };
 
@@ -44,6 +44,7 @@ static struct groups groups_of(const struct tdm_schedule *schedule)
         g.held_at[group->held_place] = g.held_at[group->held_place] || holds;
         g.kept_split = g.kept_split || (keeps && group->kept_from_chunk > 0);
         g.held_split = g.held_split || (holds && group->held_from_chunk > 0);
+        g.held_twice = g.held_twice || (group->layers > 1 && group->held_device_chunks > 0);
         g.kv[group->kv] = true;
         g.kv_at[group->kv_place] = g.kv_at[group->kv_place] || group->kv == TDM_KV_KEEP;
         g.kv_gradients_at[group->kv_gradients_place] = true;
@@ -78,6 +79,7 @@ static void note_nest(struct tdm_coverage *c, const struct tdm_schedule *s)
     note(c, "held on device", g.held_at[TDM_DEVICE]);
     note(c, "held on host", g.held_at[TDM_HOST]);
     note(c, "held from a split", g.held_split);
+    note(c, "held on host and device", !chunk_major && g.held_twice);
     note(c, "kv recomputed", g.kv[TDM_KV_RECOMPUTE]);
     note(c, "kv kept in layer-major", !chunk_major && g.kv[TDM_KV_KEEP]);
     note(c, "kv on host", g.kv_at[TDM_HOST]);

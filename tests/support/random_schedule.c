@@ -367,6 +367,8 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         }
         if (chunk_major) /* held tensors live for one chunk there: tdm_schedule_check */
             group->held_place = TDM_DEVICE;
+        if (group->held_place != TDM_DEVICE && tdm_dice_chance(dice, 50))
+            group->held_device_chunks = random_split(dice, chunks);
     }
     if (schedule->pass == TDM_EVALUATE)
         tdm_schedule_set_evaluate(schedule);
@@ -801,6 +803,8 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             add(&text, ", kept %s %u+ %c", tdm_set_name(group->kept), group->kept_from_chunk,
                 tdm_place_name(&schedule->machine->topology, group->kept_place)[0]);
         add(&text, ", held %c", tdm_place_name(&schedule->machine->topology, group->held_place)[0]);
+        if (group->held_device_chunks > 0)
+            add(&text, " (%u near)", group->held_device_chunks);
         if (group->held != TDM_SET_INPUT)
             add(&text, " %s %u+", tdm_set_name(group->held), group->held_from_chunk);
         if (group->kv == TDM_KV_KEEP)
