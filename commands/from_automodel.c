@@ -101,6 +101,14 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
     return tdm_from_bad(r, path, value, "torch.optim's Adam, AdamW and SGD are known");
 }
 
+/* "*" is every linear layer, so the head too (components/_peft/module_matcher.py). */
+static enum tdm_status every_linear(const struct tdm_from_reading *r, const char *path)
+{
+    const enum tdm_status status = tdm_from_pair(r, "lora_targets", "all");
+    return status == TDM_OK ? tdm_from_lack(r, path, "an adapter of the head is not counted")
+                            : status;
+}
+
 /* One name or a list, with "*" before it: "*_proj" is all of them. */
 static enum tdm_status read_targets(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
@@ -108,9 +116,13 @@ static enum tdm_status read_targets(const struct tdm_from_reading *r, const char
     char text[TARGETS_BYTES] = "";
     size_t used = 0;
     const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    if (count == 0)
+        return tdm_from_bad(r, path, value, "adapters of no projection are not known");
     for (size_t i = 0; i < count; i++) {
         const char *name =
             json_string_value(json_is_array(value) ? json_array_get(value, i) : value);
+        if (name != NULL && strcmp(name, "*") == 0)
+            return every_linear(r, path);
         if (name != NULL && (strcmp(name, "*_proj") == 0 || strcmp(name, "*proj") == 0))
             return tdm_from_pair(r, "lora_targets", "all");
         if (name != NULL && *name == '*')

@@ -27,6 +27,8 @@ static const struct {
     {"qwen3", "32B", "qwen3-32b"},
     {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
     {"qwen3", "235B-A22B", "qwen3-235b-a22b"},
+    {"gpt_oss", "20b", "gpt-oss-20b"},
+    {"gpt_oss", "120b", "gpt-oss-120b"},
     {"deepseek_v3", "16B", "deepseek-v2-lite"},
     {"deepseek_v3", "236B", "deepseek-v2"},
     {"deepseek_v3", "671B", "deepseek-v3"},
@@ -213,6 +215,27 @@ static enum tdm_status read_converters(const struct tdm_from_reading *r, const c
                : status;
 }
 
+/* Without expert parallelism the key need not be one of the method. */
+static enum tdm_status read_experts(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    char degree[32];
+    if (!json_is_integer(value) || json_integer_value(value) < 1)
+        return tdm_from_bad(r, path, value, "expected a number from 1 on");
+    if (json_integer_value(value) == 1)
+        return tdm_from_note(r, path, "off");
+    snprintf(degree, sizeof(degree), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    return tdm_from_pair(r, "expert_parallel_degree", degree);
+}
+
+static enum tdm_status read_backend(const struct tdm_from_reading *r, const char *path,
+                                    const json_t *value)
+{
+    return tdm_from_is(value, "standard")
+               ? tdm_from_note(r, path, "all-to-alls of PyTorch")
+               : tdm_from_lack(r, path, "buffers of DeepEP; all-to-alls of PyTorch are predicted");
+}
+
 /* One GPU has no shards, and autocast instead of their policy (distributed/utils.py
  * maybe_enable_amp). Of several the embedding and the norm with the head are groups
  * (distributed/parallelize). */
@@ -258,8 +281,10 @@ static const struct tdm_from_rule rules[] = {
     {"parallelism.pipeline_parallel_degree", ONE "pipelines under fully_shard are not known"},
     {"parallelism.context_parallel_degree", READ(tdm_from_read_context)},
     {"parallelism.context_parallel_rotate_method", SET "rotate_method"},
-    {"parallelism.expert_parallel_degree", ONE "expert parallelism is not known"},
-    {"parallelism.expert_tensor_parallel_degree", ONE "expert parallelism is not known"},
+    {"parallelism.expert_parallel_degree", READ(read_experts)},
+    {"parallelism.expert_tensor_parallel_degree",
+     ONE "experts that tensor ranks divide are not known"},
+    {"parallelism.expert_parallel_comm_backend", READ(read_backend)},
     {"parallelism.enable_compiled_autograd", REFUSE "compiled autograd is not known"},
     {"parallelism.*", IGNORE NO_MEMORY},
     {"experimental.context_parallel_degree", READ(tdm_from_read_context)},

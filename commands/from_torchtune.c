@@ -130,6 +130,16 @@ static enum tdm_status read_targets(const struct tdm_from_reading *r, const char
                : tdm_from_bad(r, path, value, "adapters of no projection are not known");
 }
 
+/* torchao's, around torch.optim.AdamW unless it says otherwise. */
+static enum tdm_status read_offload(const struct tdm_from_reading *r)
+{
+    const bool gradients = json_is_true(tdm_from_in(r, "optimizer", "offload_gradients"));
+    enum tdm_status status = tdm_from_pair(r, "optimizer", "adamw-fused");
+    return status == TDM_OK
+               ? tdm_from_pair(r, "cpu_offload_optimizer", gradients ? "gradients" : "states")
+               : status;
+}
+
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
@@ -141,10 +151,14 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                ? tdm_from_pair(r, "optimizer", "paged-adamw-32bit")
            : strcmp(name, "PagedAdamW8bit") == 0 ? tdm_from_pair(r, "optimizer", "paged-adamw-8bit")
            : strcmp(name, "AdamW8bit") == 0      ? tdm_from_pair(r, "optimizer", "adamw-8bit")
+           : strcmp(name, "AdamW4bit") == 0      ? tdm_from_pair(r, "optimizer", "adamw-4bit")
+           : strcmp(name, "AdamWFp8") == 0       ? tdm_from_pair(r, "optimizer", "adamw-fp8")
+           : strcmp(name, "CPUOffloadOptimizer") == 0 ? read_offload(r)
            : strcmp(name, "SGD") == 0
                ? tdm_from_pair(r, "optimizer", "sgd")
                : tdm_from_bad(r, path, value,
-                              "AdamW, AdamW8bit, PagedAdamW, PagedAdamW8bit and SGD are known");
+                              "AdamW, AdamW8bit, AdamW4bit, AdamWFp8, PagedAdamW, PagedAdamW8bit, "
+                              "CPUOffloadOptimizer and SGD are known");
 }
 
 static enum tdm_status read_loss(const struct tdm_from_reading *r, const char *path,

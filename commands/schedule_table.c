@@ -66,6 +66,12 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
     if (schedule->documents_of_text)
         fputs(", packed from the documents of its text", out);
     fputc('\n', out);
+    if (model->max_context > 0 && schedule->sequences[0].document_count <= 1 &&
+        schedule->sequences[0].tokens > model->max_context)
+        fprintf(out,
+                "note       longer than the %s tokens that the model was made for "
+                "(max_position_embeddings)\n",
+                tdm_format_tokens(model->max_context, tokens));
     fprintf(out, "machine    %s: %s\n", machine->name, machine->title);
     if (tdm_schedule_rates_note(schedule, note))
         fprintf(out, "rates      %s\n", note);

@@ -84,6 +84,9 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
         wrapper = &tdm_ddp_wrapper; /* DDP still reduces gradients */
     *cost =
         (struct tdm_method_cost){.host_bytes = tdm_torch_offloaded_bytes(model, &settings->torch)};
+    if (settings->torch.host_optimizer != TDM_HOST_NOTHING) /* gradients there, parameters back */
+        cost->host_bytes += 2 * tdm_torch_trained_parameters(model, &settings->torch) *
+                            (settings->torch.fp32_weights ? FP32_BYTES : BF16_BYTES);
     compute(model, settings, cost);
     if (wrapper->cost != NULL)
         wrapper->cost(model, settings, cost);

@@ -31,6 +31,18 @@ static const struct alias {
     {"optim", "adamw_torch_8bit", "optimizer", "adamw-8bit"}, /* torchao's: the same states */
     {"optimizer", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
     {"optimizer", "torchao.optim.AdamW8bit", "optimizer", "adamw-8bit"},
+    {"optim", "adamw_torch_4bit", "optimizer", "adamw-4bit"},
+    {"optimizer", "adamw_torch_4bit", "optimizer", "adamw-4bit"},
+    {"optimizer", "torchao.optim.AdamW4bit", "optimizer", "adamw-4bit"},
+    {"optimizer", "AdamW4bit", "optimizer", "adamw-4bit"},
+    {"optimizer", "ao_adamw_4bit", "optimizer", "adamw-4bit"}, /* Axolotl's names */
+    {"optimizer", "ao_adamw_8bit", "optimizer", "adamw-8bit"},
+    {"optimizer", "ao_adamw_fp8", "optimizer", "adamw-fp8"},
+    {"optim", "ao_adamw_4bit", "optimizer", "adamw-4bit"},
+    {"optim", "ao_adamw_8bit", "optimizer", "adamw-8bit"},
+    {"optim", "ao_adamw_fp8", "optimizer", "adamw-fp8"},
+    {"optimizer", "torchao.optim.AdamWFp8", "optimizer", "adamw-fp8"},
+    {"optimizer", "AdamWFp8", "optimizer", "adamw-fp8"},
     {"optimizer", "AdamW8bit", "optimizer", "adamw-8bit"}, /* bitsandbytes' too */
     {"optimizer", "PagedAdamW8bit", "optimizer", "paged-adamw-8bit"},
     {"optimizer", "PagedAdamW", "optimizer", "paged-adamw-32bit"},
@@ -38,6 +50,10 @@ static const struct alias {
     {"optim", "lion", "optimizer", "lion-32bit"},
     {"optim", "galore_adamw", "optimizer", "galore"},
     {"optimizer", "galore_adamw", "optimizer", "galore"},
+    {"optim", "galore_adamw_layerwise", "optimizer", "galore"}, /* and optimizer_in_bwd */
+    {"optimizer", "galore_adamw_layerwise", "optimizer", "galore"},
+    {"optim", "galore_adamw_8bit_layerwise", "optimizer", "galore-8bit"},
+    {"optimizer", "galore_adamw_8bit_layerwise", "optimizer", "galore-8bit"},
     {"optim", "galore_adamw_8bit", "optimizer", "galore-8bit"},
     {"optimizer", "galore_adamw_8bit", "optimizer", "galore-8bit"},
     {"bf16", "true", "autocast", "bf16"},
@@ -282,6 +298,12 @@ bool tdm_method_read_also(const struct tdm_method *method, const char *pair, siz
 {
     size_t length = strcspn(pair, strncmp(pair, "--", 2) == 0 ? "=: " : "=:"), k;
     const char *said;
+    if (strstr(pair, "galore") != NULL && strstr(pair, "_layerwise") != NULL &&
+        (is_word(pair, length, "optim") || is_word(pair, length, "optimizer"))) {
+        *number = find_key(method, "optimizer_in_bwd", strlen("optimizer_in_bwd"));
+        *value = "yes";
+        return *number < TDM_METHOD_MOST_KEYS;
+    }
     if ((!is_word(pair, length, "use_liger_kernel") && !is_word(pair, length, "use_liger")) ||
         !tdm_method_read_pair(method, pair, &k, &said) || strcmp(said, "fused") != 0)
         return false;

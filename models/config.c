@@ -88,6 +88,8 @@ static const struct architecture architectures[] = {
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"DeepseekV3ForCausalLM", "deepseek_v3", 4096, 0, false, false, WINDOWS_NONE,
      PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
+    {"Dots1ForCausalLM", "dots1", 2048, 0, false, true, WINDOWS_SAID, PART_EXPERTS,
+     TDM_FAMILY_DEEPSEEK},
     {"Ernie4_5ForCausalLM", "ernie4_5", 131072, 128, false, false, WINDOWS_NONE,
      TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE | TDM_PART_CAST_ROPE | PART_TIED,
      TDM_FAMILY_DENSE},

@@ -112,6 +112,8 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
     e->wide_weights = families[family].wide_weights;
     e->router_first = families[family].router_first;
     if (family == TDM_FAMILY_DEEPSEEK)
+        e->groups = (uint32_t)tdm_json_count_or(reader, "n_group", 1, TDM_DIMENSION_LIMIT, 1);
+    if (family == TDM_FAMILY_DEEPSEEK)
         e->shared = e->intermediate * dimension_or_none(reader, "n_shared_experts");
     e->biased = family == TDM_FAMILY_GPT_OSS;
     e->all_rows = llama4;

@@ -232,6 +232,8 @@ enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **mod
 {
     char path[4096];
     bool shipped;
+    char page[sizeof((*model)->name)];
+    model_or_path = tdm_model_of_page(model_or_path, page, sizeof(page));
     enum tdm_status status = find_shipped(model_or_path, path, sizeof(path), &shipped, err);
     if (status != TDM_OK)
         return status;

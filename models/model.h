@@ -71,6 +71,8 @@ struct tdm_experts {
     bool normalized;   /* the weights of a token's chosen experts add up to 1 */
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
+    uint32_t groups;   /* of experts, of which a token's choice is limited to some; 0: the router is
+                          another than GLM-4.5's */
     bool biased;       /* router and experts have biases, gates are clamped: GPT-OSS */
     bool beside;       /* they run beside the MLP, which every token has: Granite */
     bool all_rows;     /* every expert computes all tokens: Llama 4 as transformers has it */
@@ -261,7 +263,7 @@ enum tdm_base_kind {
     TDM_BASE_NF4, /* bitsandbytes */
     TDM_BASE_NF4_DOUBLE,
     TDM_BASE_INT8,
-    TDM_BASE_GPTQ, /* 4 bits */
+    TDM_BASE_GPTQ, /* of as many bits as `bits` says */
     TDM_BASE_AWQ,
 };
 /* What the weights of a checkpoint are stored in that are made bf16 to be trained, and served as
@@ -270,6 +272,7 @@ enum tdm_stored_weights { TDM_STORED_BF16, TDM_STORED_FP8, TDM_STORED_MXFP4 };
 struct tdm_base_weights {
     enum tdm_base_kind kind;
     enum tdm_stored_weights stored;
+    uint32_t bits;  /* of GPTQ: 2, 3, 4 or 8; 0: 4 */
     uint32_t group; /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
 };
 

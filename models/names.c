@@ -235,6 +235,25 @@ static const char *const quantized[] = {"bnb",  "4bit",  "8bit",    "gptq",  "aw
                                         "int8", "w4a16", "w8a8",    "fp8",   "nf4", "nvfp4",
                                         "gguf", "qat",   "dynamic", "block", NULL};
 
+const char *tdm_model_of_page(const char *text, char *out, size_t out_bytes)
+{
+    static const char *const sites[] = {"https://huggingface.co/", "http://huggingface.co/",
+                                        "huggingface.co/", "https://hf.co/", "hf.co/"};
+    for (size_t i = 0; i < sizeof(sites) / sizeof(sites[0]); i++) {
+        const size_t site = strlen(sites[i]);
+        if (strncasecmp(text, sites[i], site) != 0)
+            continue;
+        const char *name = text + site, *slash = strchr(name, '/');
+        const size_t length =
+            slash == NULL ? strlen(name) : (size_t)(slash - name) + 1 + strcspn(slash + 1, "/?#");
+        if (length == 0 || length >= out_bytes)
+            return text;
+        snprintf(out, out_bytes, "%.*s", (int)length, name);
+        return out;
+    }
+    return text;
+}
+
 /* Endings of names whose publishers all store the weights alike, so that the ending says what the
  * config beside them says. Sources: unsloth 015bdef0, unsloth/models/llama.py (nf4, double
  * quantization) and mapper.py (names); the quant_config.json of AWQ and GPTQ weights (groups of
@@ -247,6 +266,7 @@ static const struct {
     {"-bnb-8bit", {.kind = TDM_BASE_INT8}},
     {"-awq", {.kind = TDM_BASE_AWQ, .group = 128}},
     {"-gptq-int4", {.kind = TDM_BASE_GPTQ, .group = 128}},
+    {"-gptq-int8", {.kind = TDM_BASE_GPTQ, .bits = 8, .group = 128}},
     {"-fp8", {.stored = TDM_STORED_FP8}},
     {"-fp8-dynamic", {.stored = TDM_STORED_FP8}},
     {"-fp8-block", {.stored = TDM_STORED_FP8}},
@@ -320,7 +340,7 @@ static const struct {
     {"chatglm", "ChatGLM", "glm-4-9b", "its own code"},
     {"dbrx", "DBRX", "mixtral-8x7b", "LayerNorm and joint q, k and v"},
     {"deepseek-moe", "DeepSeek 1", "qwen2-57b-a14b", "its own code"},
-    {"dots.llm1", "dots.llm1", "qwen3-30b-a3b", "shared experts and a first dense layer"},
+    {"dots.llm1", NULL, NULL, NULL},
     {"ernie-4.5-", "ERNIE 4.5 with experts", "glm-4.5-air", "its experts"},
     {"exaone", "EXAONE", "olmo-3-7b", "its norms"},
     {"falcon-", "Falcon with groups of K and V", "falcon-7b", "K and V of all heads are made"},

@@ -79,4 +79,7 @@ void tdm_base_weights_read(struct tdm_json_reader *reader, struct tdm_model *mod
 /* Fills tensors, units and parameters from the dimensions (models/tensors.c). */
 enum tdm_status tdm_model_lay_out(struct tdm_json_reader *reader, struct tdm_model *model);
 
+/* The name of a model whose page on the Hub is given, in `out`; any other text as it is. */
+const char *tdm_model_of_page(const char *text, char *out, size_t out_bytes);
+
 #endif

@@ -10,13 +10,15 @@
 #define GROUP_LIMIT 4096u
 #define USUAL_GROUP 128u
 
-/* GPTQ and AWQ: 4 bits; a group of -1 is a whole column. */
+/* AWQ has 4 bits; a group of -1 is a whole column. */
 static void read_groups(struct tdm_json_reader *reader, struct tdm_base_weights *base)
 {
-    uint64_t bits = tdm_json_count_or(reader, "bits", 2, 8, 4);
-    if (bits != 4)
-        tdm_json_fail(reader, "bits", "is %u; quantized weights of 4 bits alone are modelled",
-                      (unsigned)bits);
+    const uint32_t bits = (uint32_t)tdm_json_count_or(reader, "bits", 2, 8, 4);
+    if (bits != 4 && base->kind == TDM_BASE_AWQ)
+        tdm_json_fail(reader, "bits", "is %u; AWQ of 4 bits alone is modelled", (unsigned)bits);
+    else if (bits > 4 && bits < 8)
+        tdm_json_fail(reader, "bits", "is %u; GPTQ has 2, 3, 4 or 8", (unsigned)bits);
+    base->bits = bits == 4 ? 0 : bits;
     base->group = (uint32_t)tdm_json_number_or(reader, "group_size", -1, GROUP_LIMIT, USUAL_GROUP);
     if (base->group == UINT32_MAX)
         base->group = 0;

@@ -558,10 +558,9 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
 
 const char *tdm_model_rare_part(const struct tdm_model *model)
 {
-    return model->latent.kv_rank > 0 ? "latent keys and values"
-           : model->experts.shared > 0 && !model->experts.all_rows && !model->experts.shared_gate
-               ? "shared experts"
-               : NULL;
+    return model->latent.kv_rank > 0   ? "latent keys and values"
+           : model->experts.groups > 0 ? "shared experts"
+                                       : NULL;
 }
 
 uint64_t tdm_model_position_limit(const struct tdm_model *model)

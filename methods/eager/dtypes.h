@@ -7,6 +7,7 @@
 #define BF16 2u
 #define FP16 2u
 #define INT8 1u
+#define INT16 2u
 #define FP32 4u
 #define INT32 4u
 #define INT64 8u

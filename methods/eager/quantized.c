@@ -14,10 +14,13 @@
 #define SCALE_CODES 256u /* and of the table of 8 bits */
 #define GPTQ_PER_WORD 8u /* weights in a word of 32 bits */
 #define MOST_TENSORS 5u
+#define USUAL_BITS 4u
+#define BYTE_BITS 8u
 
 struct tdm_quantized {
     enum tdm_quantization kind;
     bool keeps_inputs, half;
+    uint32_t bits;   /* of a weight, but of int8 */
     uint64_t scales; /* number of the first scales */
     /* What belongs to the weight beside its own memory. */
     struct tdm_eager_value *tensors[MOST_TENSORS];
@@ -96,7 +99,7 @@ static void make_parts(struct tdm_eager *m, struct tdm_quantized *q, uint64_t ro
     case TDM_QUANTIZATION_GPTQ_TRITON:
     case TDM_QUANTIZATION_AWQ:
         q->scales = tdm_size_mul(group == 0 ? 1 : tdm_size_ceil_div(columns, group), rows);
-        add_tensor(m, q, q->scales / 2, INT8); /* zeros of 4 bits */
+        add_tensor(m, q, q->scales * q->bits / BYTE_BITS, INT8); /* zeros */
         add_tensor(m, q, q->scales, BF16);
         if (is_gptq(q->kind))
             add_tensor(m, q, columns, INT32); /* the group of each input */
@@ -112,15 +115,18 @@ static struct tdm_quantized *quantized_new(struct tdm_eager *m, enum tdm_quantiz
     if (q == NULL)
         tdm_eager_no_memory(m);
     q->kind = kind;
+    q->bits = USUAL_BITS;
     return q;
 }
 
 struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
                                            uint64_t rows, uint64_t columns, bool keeps_inputs,
-                                           bool half, uint64_t group,
+                                           bool half, uint64_t group, uint32_t bits,
                                            struct tdm_quantized **quantized)
 {
     struct tdm_quantized *q = *quantized = quantized_new(m, kind);
+    if (is_gptq(kind))
+        q->bits = bits;
     uint64_t elements = tdm_size_mul(rows, columns);
     q->keeps_inputs = keeps_inputs;
     q->half = half;
@@ -128,7 +134,8 @@ struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantiz
         is_grouped(kind) ? NULL : tdm_value_new(m, rows, columns, BF16);
     struct tdm_eager_value *leaf =
         packed(m, q, rows, columns,
-               kind == TDM_QUANTIZATION_INT8 ? elements : tdm_size_ceil_div(elements, 2));
+               kind == TDM_QUANTIZATION_INT8 ? elements
+                                             : tdm_size_ceil_div(elements * q->bits, BYTE_BITS));
     make_parts(m, q, rows, columns, group);
     tdm_drop(m, original);
     return leaf;
@@ -302,11 +309,13 @@ static struct tdm_eager_value *int8_product(struct tdm_eager *m, struct tdm_eage
     return y;
 }
 
-/* Unpacked words of a quantized tensor: 32 bits an element, then 8. */
-static struct tdm_eager_value *unpacked(struct tdm_eager *m, uint64_t rows, uint64_t columns)
+/* Unpacked words of a quantized tensor: 32 bits an element, then 8, or 16 where it has 8. */
+static struct tdm_eager_value *unpacked(struct tdm_eager *m, const struct tdm_quantized *q,
+                                        uint64_t rows, uint64_t columns)
 {
     struct tdm_eager_value *words = tdm_value_new(m, rows, columns, INT32);
-    struct tdm_eager_value *bytes = tdm_value_new(m, rows, columns, INT8);
+    struct tdm_eager_value *bytes =
+        tdm_value_new(m, rows, columns, q->bits == BYTE_BITS ? INT16 : INT8);
     tdm_drop(m, words);
     return bytes;
 }
@@ -317,10 +326,10 @@ static struct tdm_eager_value *gptq_product(struct tdm_eager *m, struct tdm_eage
 {
     const struct tdm_quantized *q = weight->quantized;
     struct tdm_eager_value *narrow_x = tdm_cast(m, x, BF16);
-    struct tdm_eager_value *below = unpacked(m, q->scales, 1);
+    struct tdm_eager_value *below = unpacked(m, q, q->scales, 1);
     struct tdm_eager_value *zeros = tdm_value_like(m, below); /* plus 1 */
     tdm_drop(m, below);
-    struct tdm_eager_value *bytes = unpacked(m, weight->rows, weight->columns);
+    struct tdm_eager_value *bytes = unpacked(m, q, weight->rows, weight->columns);
     struct tdm_eager_value *centred = tdm_value_like(m, bytes);
     struct tdm_eager_value *wide = tdm_value_new(m, weight->rows, weight->columns, BF16);
     tdm_drop(m, centred);

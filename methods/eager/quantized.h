@@ -21,7 +21,7 @@ enum tdm_quantization {
     TDM_QUANTIZATION_NONE,
     TDM_QUANTIZATION_NF4,  /* bitsandbytes' 4 bits (fp4 takes the same), blocks of 64 */
     TDM_QUANTIZATION_INT8, /* bitsandbytes' LLM.int8() */
-    TDM_QUANTIZATION_GPTQ, /* 4 bits in groups */
+    TDM_QUANTIZATION_GPTQ, /* 4 bits in groups; 2 or 8 if a config says so */
     TDM_QUANTIZATION_AWQ,  /* the same, by AutoAWQ's kernels */
     /* No values of the key: nf4 with bnb_4bit_use_double_quant, gptq by Triton's kernel. */
     TDM_QUANTIZATION_NF4_DOUBLE,
@@ -34,10 +34,11 @@ enum tdm_quantization {
  * `keeps_inputs`: products of 4 bits hold their input as long as the graph lives, as in
  * bitsandbytes before 0.43. `half`: of nf4, the weight was quantized in fp16, which it is again
  * before it is cast for a product. `group`: of gptq and awq, inputs with one scale; 0: all of them.
+ * `bits`: of gptq, 2, 4 or 8.
  */
 struct tdm_eager_value *tdm_quantized_leaf(struct tdm_eager *m, enum tdm_quantization kind,
                                            uint64_t rows, uint64_t columns, bool keeps_inputs,
-                                           bool half, uint64_t group,
+                                           bool half, uint64_t group, uint32_t bits,
                                            struct tdm_quantized **quantized);
 
 /* The same of nf4 whose packed weight another value has, a shard that is gathered: the leaf takes

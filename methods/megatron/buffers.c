@@ -5,8 +5,10 @@
  * all frozen parameters) and of their fp32 gradients. The optimizer has fp32 main parameters and
  * two moments, of all parameters or of this rank's share. Sources:
  * megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
- * optimizer/{distrib_optimizer,optimizer,emerging_optimizers}.py; Muon's step: Emerging-Optimizers
- * fd772926, orthogonalized_optimizers/{orthogonalized_optimizer,muon_utils}.py.
+ * optimizer/{distrib_optimizer,optimizer,emerging_optimizers}.py, optimizer/cpu_offloading/
+ * hybrid_optimizer.py; Transformer Engine's optimizers/fused_adam.py (initialize_state); Muon's
+ * step: Emerging-Optimizers fd772926,
+ * orthogonalized_optimizers/{orthogonalized_optimizer,muon_utils}.py.
  */
 #include "methods/megatron/parts.h"
 
@@ -366,20 +368,88 @@ void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
             make_buffers(t, chunk, i);
 }
 
+/* detach().clone().float(); `wide` is NULL where that is in host memory. */
+static void clone_main(struct tdm_eager *m, uint64_t elements, struct tdm_eager_value **wide)
+{
+    struct tdm_eager_value *clone = tdm_value_new(m, elements, 1, BF16);
+    if (wide != NULL)
+        *wide = tdm_value_new(m, elements, 1, FP32);
+    tdm_drop(m, clone);
+}
+
+/* HybridDeviceOptimizer is made of whole parameters first, which the distributed optimizer replaces
+ * by one of its shards: copies of those that stay on the GPU live until that is made. The list is
+ * the caller's. */
+static struct tdm_eager_value **make_whole_copies(struct tdm_megatron *t,
+                                                  const struct megatron_chunk *chunk)
+{
+    struct tdm_eager_value **copies =
+        calloc((size_t)chunk->parameter_count + 1, sizeof(struct tdm_eager_value *));
+    double all = 0, offloaded = 0;
+    if (copies == NULL)
+        tdm_eager_no_memory(t->m);
+    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++)
+        all += (double)chunk->parameters[i].rows * (double)chunk->parameters[i].columns;
+    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++) {
+        const struct megatron_parameter *p = &chunk->parameters[i];
+        const bool away = offloaded < all * t->set.offloaded;
+        clone_main(t->m, p->rows * p->columns, away ? NULL : &copies[i]);
+        offloaded += away ? (double)p->rows * (double)p->columns : 0;
+    }
+    return copies;
+}
+
+/* Those of HybridDeviceOptimizer: of the parameters in the order of their buffers, which begins
+ * with the last, as many are offloaded as fill the share. Shards that it offloads have pinned
+ * copies. */
+static void make_hybrid_parameters(struct tdm_megatron *t, struct megatron_chunk *chunk)
+{
+    struct tdm_eager_value **copies = make_whole_copies(t, chunk);
+    double all = 0, offloaded = 0;
+    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++)
+        all += (double)chunk->parameters[i].own;
+    for (uint32_t i = chunk->parameter_count; i-- > chunk->first_trained;) {
+        struct megatron_parameter *p = &chunk->parameters[i];
+        if (p->own == 0)
+            continue;
+        p->on_host = offloaded < all * t->set.offloaded;
+        clone_main(t->m, p->own, p->on_host ? NULL : &p->states[0]);
+        if (p->on_host)
+            tdm_host_take_pinned(t->m, p->own * FP32);
+        offloaded += p->on_host ? (double)p->own : 0;
+    }
+    for (uint32_t i = 0; i < chunk->parameter_count; i++)
+        tdm_drop(t->m, copies[i]);
+    free(copies);
+}
+
+/* It has shares alone, and is the hybrid one's on the GPU. */
+static bool is_precise(const struct tdm_megatron_settings *s)
+{
+    return s->precise && s->distributed_optimizer && !s->offloads;
+}
+
+/* Does Transformer Engine's FusedAdam have them, as states that the first step makes? Megatron has
+ * them itself where weights of 8 bits come from them (OptimizerConfig.__post_init__). */
+static bool has_remainders(const struct tdm_megatron *t)
+{
+    return is_precise(&t->set) && (t->set.float8 == TDM_TE_NONE || t->set.float8 == TDM_TE_DELAYED);
+}
+
 void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk *chunk)
 {
     struct tdm_eager *m = t->m;
     m->category = TDM_METHOD_OPTIMIZER;
     m->label = (struct tdm_label){.name = "main_param", .layer = TDM_NO_LAYER};
-    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++) {
+    if (t->set.offloads)
+        make_hybrid_parameters(t, chunk);
+    for (uint32_t i = chunk->first_trained;
+         i < chunk->parameter_count && !t->set.offloads && !has_remainders(t); i++) {
         struct megatron_parameter *p = &chunk->parameters[i];
         if (!t->set.distributed_optimizer)
             p->own = p->rows * p->columns;
-        if (p->own == 0)
-            continue;
-        struct tdm_eager_value *clone = tdm_value_new(m, p->own, 1, BF16);
-        p->states[0] = tdm_value_new(m, p->own, 1, FP32);
-        tdm_drop(m, clone);
+        if (p->own > 0)
+            clone_main(m, p->own, &p->states[0]);
     }
     m->category = TDM_METHOD_WORKSPACE;
 }
@@ -393,8 +463,8 @@ static void copy_gradients(struct tdm_megatron *t)
     for (uint64_t c = 0; c < t->layout.chunks; c++)
         for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
             struct megatron_parameter *p = &t->chunks[c].parameters[i];
-            if (p->own > 0)
-                p->gradient = tdm_value_new(t->m, p->own, 1, FP32);
+            if (p->own > 0 && !p->on_host)
+                p->gradient = tdm_replace(t->m, p->gradient, tdm_value_new(t->m, p->own, 1, FP32));
         }
     t->m->category = TDM_METHOD_WORKSPACE;
 }
@@ -462,10 +532,18 @@ static void make_states(struct tdm_megatron *t)
     for (uint64_t c = 0; c < t->layout.chunks; c++)
         for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
             struct megatron_parameter *p = &t->chunks[c].parameters[i];
-            const bool narrow[] = {false, t->set.narrow_first, t->set.narrow_second};
+            const bool hybrid = t->set.offloads, /* whose moments are torch's and in fp32 */
+                narrow[] = {false, t->set.narrow_first && !hybrid, t->set.narrow_second && !hybrid};
             const unsigned states = is_of_muon(t, &t->chunks[c], p) ? 2 : 3;
+            if (p->on_host) { /* pinned gradients, and moments */
+                tdm_host_take_pinned(t->m, p->own * FP32);
+                tdm_host_take(t->m, 2 * p->own * FP32);
+                continue;
+            }
             for (unsigned s = 1; s < states && p->own > 0; s++)
                 p->states[s] = tdm_value_new(t->m, p->own, 1, narrow[s] ? BF16 : FP32);
+            if (has_remainders(t) && p->own > 0)
+                p->states[0] = tdm_value_new(t->m, p->own, 1, BF16);
         }
     t->m->category = TDM_METHOD_WORKSPACE;
 }
@@ -473,16 +551,20 @@ static void make_states(struct tdm_megatron *t)
 void megatron_optimizer_step(struct tdm_megatron *t)
 {
     const struct tdm_megatron_settings *set = &t->set;
-    if (set->reduces_narrow && !set->narrow_gradients && !set->narrow_first && !set->narrow_second)
+    const bool precise =
+        is_precise(set) || set->narrow_gradients || set->narrow_first || set->narrow_second;
+    if ((set->reduces_narrow && !precise) ||
+        (set->offloads && (set->reduces_narrow || set->narrow_gradients)))
         copy_gradients(t);
     if (!t->states_made)
         make_states(t);
     run_muon(t);
 }
 
+/* Those of the hybrid optimizer's own parameters stay until the next step. */
 void megatron_drop_gradients(struct tdm_megatron *t)
 {
-    for (uint64_t c = 0; c < t->layout.chunks; c++)
+    for (uint64_t c = 0; c < t->layout.chunks && !t->set.offloads; c++)
         for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
             struct megatron_parameter *p = &t->chunks[c].parameters[i];
             tdm_drop(t->m, p->gradient);

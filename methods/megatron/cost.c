@@ -131,4 +131,8 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
                     reduced * FP32_BYTES * (s->distributed_optimizer ? 1 : 2));
     if (s->distributed_optimizer)
         tdm_traffic_add(&cost->exposed, replicas, reduced * BF16_BYTES);
+    if (s->offloads) /* gradients to the host, parameters back */
+        cost->host_bytes +=
+            s->offloaded * parameters / (double)(l.data * l.context) *
+            ((s->narrow_gradients || s->reduces_narrow ? BF16_BYTES : FP32_BYTES) + BF16_BYTES);
 }

@@ -129,6 +129,39 @@ static bool has_other_ranks(const struct tdm_key_case *c)
     return c->settings->torch.ranks > layout(c).tensor;
 }
 
+static bool has_shares(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.distributed_optimizer && !c->settings->megatron.offloads;
+}
+
+static bool has_offload(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.offloads;
+}
+
+static bool has_own_states(const struct tdm_key_case *c)
+{
+    return !has_offload(c);
+}
+
+static const struct tdm_key_need
+    needs_shares = {"without use_distributed_optimizer, or with optimizer_cpu_offload", has_shares},
+    needs_offload = {"without optimizer_cpu_offload", has_offload},
+    needs_own_states = {"with optimizer_cpu_offload, whose moments are fp32", has_own_states};
+
+static enum tdm_status read_offloaded(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share >= 0 && share <= 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number from 0 to 1",
+                        key->name, value);
+    settings->megatron.offloaded = share;
+    return TDM_OK;
+}
+
 /* Buckets of the distributed optimizer are padded, even without reductions. */
 static bool has_reductions(const struct tdm_key_case *c)
 {
@@ -318,9 +351,17 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      "is the precision-aware one",
      tdm_key_read_switch, FIELD(reduces_narrow)},
     {"exp_avg_dtype", "fp32|bf16", "fp32", "of first moments (--use-precision-aware-optimizer)",
-     tdm_key_read_switch, FIELD(narrow_first)},
+     tdm_key_read_switch, FIELD(narrow_first), .needs = {&needs_own_states}},
     {"exp_avg_sq_dtype", "fp32|bf16", "fp32", "of second moments", tdm_key_read_switch,
-     FIELD(narrow_second)},
+     FIELD(narrow_second), .needs = {&needs_own_states}},
+    {"use_precision_aware_optimizer", "no|yes", "no",
+     "Transformer Engine's, from 2.1 on: of main parameters what bf16 lacks, 16 bits",
+     tdm_key_read_switch, FIELD(precise), .unmeasured = "yes", .needs = {&needs_shares}},
+    {"optimizer_cpu_offload", "no|yes", "no",
+     "main parameters, gradients and moments of a share of the parameters are stepped on the host",
+     tdm_key_read_switch, FIELD(offloads)},
+    {"optimizer_offload_fraction", "F", "0", "that share", read_offloaded,
+     .needs = {&needs_offload}},
     {"clip_grad", "0|1", "1", "any norm to which gradients are clipped; 0: none",
      .read = tdm_key_read_clipping, .needs = {&tdm_need_own_clipping}},
     {"gradient_accumulation_fusion", "no|yes", "yes",

@@ -86,6 +86,9 @@ struct tdm_megatron_settings {
     uint64_t hybrid_tokens; /* ... of which each has at most this many tokens */
     bool narrow_gradients, narrow_first, narrow_second; /* bf16: buffer of gradients, moments, by
                                                            the precision-aware optimizer ... */
+    bool precise;        /* its main parameters are what bf16 lacks of them, in 16 bits */
+    bool offloads;       /* the optimizer's states of a share of the parameters are on the host */
+    double offloaded;    /* that share */
     bool muon;           /* in place of Adam, for matrices of layers */
     bool reduces_narrow; /* ... or gradients alone, of which the step makes fp32 copies */
     enum tdm_te_recipe float8;

@@ -50,6 +50,7 @@ struct megatron_parameter {
                                           rank updates, or NULL */
     struct tdm_eager_value *gradient; /* in fp32, of a bf16 buffer, while a step is made; or NULL */
     uint64_t own;                     /* elements that this rank updates */
+    bool on_host;                     /* there it does */
 };
 
 /* Consecutive layers, and their buffers. */

@@ -358,6 +358,26 @@ static enum tdm_status check_model(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* validate_args: the hybrid optimizer is one of those that are aware of precision, which have
+ * shares.
+ */
+static enum tdm_status check_offload(const struct tdm_megatron_settings *s, struct tdm_error *err)
+{
+    if (!s->offloads)
+        return TDM_OK;
+    if (!s->distributed_optimizer) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set optimizer_cpu_offload: Megatron-LM asks for the distributed optimizer");
+        return tdm_hint(err, "--set use_distributed_optimizer=yes");
+    }
+    if (s->float8_weights && s->float8 != TDM_TE_NONE && s->float8 != TDM_TE_DELAYED)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set optimizer_cpu_offload: with fp8_param_gather Megatron-LM asks for "
+                        "fp8_recipe=delayed");
+    return s->muon ? tdm_fail(err, TDM_USAGE, "--set optimizer_cpu_offload: it is of Adam alone")
+                   : TDM_OK;
+}
+
 /* Muon's states are of whole matrices, which no other rank has a part of. */
 static enum tdm_status check_muon(const struct tdm_megatron_settings *s, struct tdm_error *err)
 {
@@ -491,6 +511,8 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
         status = check_lora(model, settings, &l, err);
     if (status == TDM_OK)
         status = check_muon(&settings->megatron, err);
+    if (status == TDM_OK)
+        status = check_offload(&settings->megatron, err);
     if (status == TDM_OK)
         status = check_float8(model, settings, &l, err);
     if (status == TDM_OK)

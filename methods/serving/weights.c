@@ -145,7 +145,8 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
         return elements / 2 + groups_of(serving, elements) * BF16_BYTES +
                groups_of(serving, elements) / 2;
     case TDM_SERVED_GPTQ:
-        return elements / 2 + groups_of(serving, elements) * BF16_BYTES;
+        return elements * (model->base.bits > 0 ? model->base.bits : 4u) / 8 +
+               groups_of(serving, elements) * BF16_BYTES;
     case TDM_SERVED_NVFP4: /* a scale of 8 bits for each 16 */
         return elements / 2 + elements / 16 + sizeof(float);
     case TDM_SERVED_NF4: /* a scale for each 64: in fp32 since 0.9.2, which counts as 0.9.1 (pull

@@ -34,9 +34,8 @@ static void spread_rows(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, saved);
 }
 
-/* x[index], which has `rows` rows. */
-static struct tdm_eager_value *pick_rows(struct tdm_eager *m, struct tdm_eager_value *x,
-                                         struct tdm_eager_value *index, uint64_t rows)
+struct tdm_eager_value *tdm_torch_pick_rows(struct tdm_eager *m, struct tdm_eager_value *x,
+                                            struct tdm_eager_value *index, uint64_t rows)
 {
     static const struct tdm_eager_op op = {"IndexBackward0", false, spread_rows};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
@@ -91,10 +90,9 @@ static void grouped_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-/* Rows of each expert times its matrix. */
-static struct tdm_eager_value *grouped_product(struct tdm_eager *m, struct tdm_eager_value *x,
-                                               struct tdm_eager_value *weight,
-                                               struct tdm_eager_value *offsets, uint64_t experts)
+struct tdm_eager_value *tdm_torch_grouped_product(struct tdm_eager *m, struct tdm_eager_value *x,
+                                                  struct tdm_eager_value *weight,
+                                                  struct tdm_eager_value *offsets, uint64_t experts)
 {
     static const struct tdm_eager_op op = {"GroupedMmBackward0", false, grouped_backward};
     struct tdm_eager_value *input = tdm_cast(m, x, weight->element_bytes);
@@ -172,12 +170,70 @@ static struct tdm_eager_value *normalize(struct tdm_eager *m, struct tdm_eager_v
     return y;
 }
 
+/* scores.gather(1, indices). */
+struct tdm_eager_value *tdm_torch_gather(struct tdm_eager *m, struct tdm_eager_value *scores,
+                                         struct tdm_eager_value *indices)
+{
+    static const struct tdm_eager_op op = {"GatherBackward0", false, topk_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &scores, 1);
+    tdm_node_save(m, node, indices);
+    return tdm_node_finish(
+        m, node, tdm_value_new(m, indices->rows, indices->columns, scores->element_bytes));
+}
+
+/* GLM-4.5's router, in fp32: sigmoids, with a bias for the choice of groups and of experts in them,
+ * whose places stay for no backward (modeling_glm4_moe.py Glm4MoeTopkRouter; dots.llm1 has the
+ * same).
+ */
+static struct tdm_eager_value *route_groups(struct tdm_eager *m, const struct tdm_experts *experts,
+                                            const struct torch_layer *layer,
+                                            struct tdm_eager_value *x,
+                                            struct tdm_eager_value **logits,
+                                            struct tdm_eager_value **indices)
+{
+    struct tdm_eager_value *best[2], *places[2];
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32), *weight = tdm_cast(m, layer->router, FP32);
+    *logits = tdm_linear(m, wide, weight, NULL, true);
+    tdm_drop(m, weight);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *scores = tdm_sigmoid(m, *logits);
+    struct tdm_eager_value *biased = tdm_add_number(m, scores);
+    struct tdm_eager_value *by_group =
+        tdm_reshape(m, biased, x->rows * experts->groups, experts->count / experts->groups);
+    best[0] = tdm_torch_topk(m, by_group, 2, &places[0]);
+    struct tdm_eager_value *sums = tdm_row_sum(m, best[0], x->rows * experts->groups);
+    tdm_drop(m, best[0]);
+    tdm_drop(m, places[0]);
+    tdm_drop(m, by_group);
+    best[1] = tdm_torch_topk(m, sums, 1, &places[1]);
+    tdm_drop(m, best[1]);
+    struct tdm_eager_value *mask = tdm_value_like(m, sums);
+    struct tdm_eager_value *spread =
+        experts->groups > 1 ? tdm_value_like(m, scores) : NULL; /* of one group a view */
+    struct tdm_eager_value *chosen_mask = tdm_value_new(m, scores->rows, scores->columns, BOOL);
+    struct tdm_eager_value *inverse = tdm_value_like(m, chosen_mask);
+    tdm_drop(m, chosen_mask);
+    biased = tdm_replace(m, biased, fill(m, biased, inverse, false));
+    tdm_drop(m, inverse);
+    tdm_drop(m, tdm_torch_topk(m, biased, experts->per_token, indices));
+    struct tdm_eager_value *weights = tdm_torch_gather(m, scores, *indices);
+    if (experts->normalized)
+        weights = normalize(m, weights);
+    weights = tdm_replace(m, weights, tdm_mul_number(m, weights));
+    struct tdm_eager_value *locals[] = {spread, mask, places[1], sums, biased, scores};
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
+        tdm_drop(m, locals[i]);
+    return weights;
+}
+
 /* Weights of the chosen experts, in the dtype of the logits or fp32. */
 static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_experts *experts,
                                      const struct torch_layer *layer, struct tdm_eager_value *x,
                                      struct tdm_eager_value **logits,
                                      struct tdm_eager_value **indices)
 {
+    if (experts->groups > 0)
+        return route_groups(m, experts, layer, x, logits, indices);
     *logits = tdm_linear(m, x, layer->router, layer->router_bias, true);
     if (experts->biased) { /* GPT-OSS: the softmax is of what is chosen */
         struct tdm_eager_value *most = tdm_torch_topk(m, *logits, experts->per_token, indices);
@@ -207,6 +263,18 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
     return weights;
 }
 
+struct tdm_eager_value *tdm_torch_sort(struct tdm_eager *m, uint64_t count,
+                                       struct tdm_eager_value **sorted)
+{
+    *sorted = tdm_value_new(m, count, 1, INT64);
+    struct tdm_eager_value *order = tdm_value_new(m, count, 1, INT64);
+    struct tdm_eager_value *range = tdm_value_new(m, count, 1, INT64);
+    struct tdm_eager_value *cub = tdm_value_new(m, 16 * count + count / 4 + CUB_SORT_BYTES, 1, 1);
+    tdm_drop(m, cub);
+    tdm_drop(m, range);
+    return order;
+}
+
 /* The order of rows by expert, and where the rows of each expert begin. */
 struct grouping {
     struct tdm_eager_value *sorted, *order, *tokens, *counts, *offsets, *narrow, *mask;
@@ -214,12 +282,8 @@ struct grouping {
 
 static struct grouping group(struct tdm_eager *m, uint64_t pairs)
 {
-    struct grouping g = {.sorted = tdm_value_new(m, pairs, 1, INT64),
-                         .order = tdm_value_new(m, pairs, 1, INT64)};
-    struct tdm_eager_value *range = tdm_value_new(m, pairs, 1, INT64);
-    struct tdm_eager_value *cub = tdm_value_new(m, 16 * pairs + pairs / 4 + CUB_SORT_BYTES, 1, 1);
-    tdm_drop(m, cub);
-    tdm_drop(m, range);
+    struct grouping g = {0};
+    g.order = tdm_torch_sort(m, pairs, &g.sorted);
     g.tokens = tdm_value_new(m, pairs, 1, INT64);
     return g;
 }
@@ -241,8 +305,7 @@ static void ungroup(struct tdm_eager *m, struct grouping *g)
         tdm_drop(m, values[i]);
 }
 
-/* The gate of GPT-OSS: neighbours are gate and up, both are clamped. */
-static struct tdm_eager_value *clamped_gate(struct tdm_eager *m, struct tdm_eager_value *both)
+struct tdm_eager_value *tdm_torch_clamped_gate(struct tdm_eager *m, struct tdm_eager_value *both)
 {
     struct tdm_eager_value *gate = tdm_columns(m, both, both->columns / 2),
                            *up = tdm_columns(m, both, both->columns / 2);
@@ -278,7 +341,7 @@ static struct tdm_eager_value *plain_gate(struct tdm_eager *m, const struct tdm_
 static struct tdm_eager_value *pick_bias(struct tdm_eager *m, struct tdm_eager_value *bias,
                                          const struct grouping *g, uint64_t pairs)
 {
-    return bias == NULL ? NULL : pick_rows(m, bias, g->sorted, pairs);
+    return bias == NULL ? NULL : tdm_torch_pick_rows(m, bias, g->sorted, pairs);
 }
 
 /* sigmoid(gate(x)) * shared, added to what the chosen experts made: Qwen2-MoE's and Qwen3-Next's
@@ -297,6 +360,27 @@ static struct tdm_eager_value *add_shared(struct tdm_eager *m, const struct torc
     return y;
 }
 
+/* hidden_states + shared_experts(residuals), an MLP: GLM-4.5. Takes `made`. */
+static struct tdm_eager_value *add_plain_shared(struct tdm_eager *m,
+                                                const struct tdm_torch_model *t,
+                                                const struct torch_layer *layer,
+                                                struct tdm_eager_value *x,
+                                                struct tdm_eager_value *made)
+{
+    struct tdm_eager_value *gate = tdm_linear(m, x, layer->shared_gate, NULL, false);
+    gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
+    struct tdm_eager_value *up = tdm_linear(m, x, layer->shared_up, NULL, false);
+    struct tdm_eager_value *product = tdm_mul(m, gate, up);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    struct tdm_eager_value *shared = tdm_linear(m, product, layer->shared_down, NULL, false);
+    tdm_drop(m, product);
+    struct tdm_eager_value *y = tdm_add(m, made, shared);
+    tdm_drop(m, shared);
+    tdm_drop(m, made);
+    return y;
+}
+
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x)
@@ -310,25 +394,25 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *weights = route(m, experts, layer, flat, &logits, &indices);
     struct tdm_eager_value *column = tdm_reshape(m, weights, pairs, 1);
     struct grouping g = group(m, pairs);
-    struct tdm_eager_value *rows = pick_rows(m, flat, g.tokens, pairs);
+    struct tdm_eager_value *rows = tdm_torch_pick_rows(m, flat, g.tokens, pairs);
     tdm_drop(m, g.tokens);
-    struct tdm_eager_value *shares = pick_rows(m, column, g.order, pairs);
+    struct tdm_eager_value *shares = tdm_torch_pick_rows(m, column, g.order, pairs);
     count(m, pairs, experts->count, &g);
     struct tdm_eager_value *bias = pick_bias(m, layer->experts_gate_up_bias, &g, pairs);
     struct tdm_eager_value *input = fill(m, rows, g.mask, true);
     tdm_drop(m, rows);
     struct tdm_eager_value *made =
-        grouped_product(m, input, layer->experts_gate_up, g.offsets, experts->count);
+        tdm_torch_grouped_product(m, input, layer->experts_gate_up, g.offsets, experts->count);
     if (bias != NULL)
         made = tdm_replace(m, made, tdm_add_in_place(m, made, bias));
     struct tdm_eager_value *both = fill(m, made, g.mask, false);
     tdm_drop(m, made);
     struct tdm_eager_value *product =
-        experts->biased ? clamped_gate(m, both) : plain_gate(m, t, both);
+        experts->biased ? tdm_torch_clamped_gate(m, both) : plain_gate(m, t, both);
     tdm_drop(m, both);
     if (bias != NULL)
         bias = tdm_replace(m, bias, pick_bias(m, layer->experts_down_bias, &g, pairs));
-    made = grouped_product(m, product, layer->experts_down, g.offsets, experts->count);
+    made = tdm_torch_grouped_product(m, product, layer->experts_down, g.offsets, experts->count);
     if (bias != NULL)
         made = tdm_replace(m, made, tdm_add_in_place(m, made, bias));
     tdm_drop(m, product);
@@ -337,7 +421,7 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *weighted = tdm_mul(m, output, shares);
     struct tdm_eager_value *inverse = tdm_value_new(m, pairs, 1, INT64);
     tdm_drop(m, tdm_value_new(m, pairs, 1, INT64));
-    struct tdm_eager_value *restored = pick_rows(m, weighted, inverse, pairs);
+    struct tdm_eager_value *restored = tdm_torch_pick_rows(m, weighted, inverse, pairs);
     tdm_drop(m, weighted);
     struct tdm_eager_value *sum = tdm_row_sum(m, restored, x->rows);
     struct tdm_eager_value *y = tdm_cast(m, sum, x->element_bytes);
@@ -347,8 +431,13 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
         tdm_drop(m, locals[i]);
     ungroup(m, &g);
+    if (tdm_expert_parts(&t->settings) >
+        1) /* what all ranks made, summed: a functional all-reduce */
+        y = tdm_replace(m, y, tdm_clone(m, y));
     if (shared != NULL)
         y = add_shared(m, layer, flat, y, shared);
+    else if (experts->groups > 0 && layer->shared_gate != NULL)
+        y = add_plain_shared(m, t, layer, x, y);
     struct tdm_eager_value *rest[] = {weights, logits, indices, flat};
     for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
         tdm_drop(m, rest[i]);

@@ -20,15 +20,33 @@ static uint16_t shard_bytes(const struct tdm_torch_model *t)
     return t->settings.fp32_weights ? FP32 : BF16;
 }
 
-/* Ranks that share a copy of all parameters. */
-static uint64_t shard_ranks(const struct tdm_torch_model *t)
+static bool has_experts(const struct tdm_torch_model *t, uint32_t group)
 {
-    return tdm_fsdp_shards(&t->settings);
+    return group >= tdm_fsdp_experts_group(t->config->layers, 0);
 }
 
-static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
+/* Ranks that share a copy of a group's parameters: of experts those that have the same experts. */
+static uint64_t shard_ranks(const struct tdm_torch_model *t, uint32_t group)
 {
-    return tdm_size_ceil_div(rows, shard_ranks(t));
+    return tdm_fsdp_shards(&t->settings) /
+           (has_experts(t, group) ? tdm_fsdp_expert_ranks(&t->settings) : 1);
+}
+
+/* Experts of more ranks than there are experts are divided by rows of each of them, so that ranks
+ * have parts that do not lie together (torchtitan, apply_fsdp: Shard(1)). */
+static bool is_scattered(const struct tdm_torch_model *t, uint32_t group)
+{
+    return has_experts(t, group) && shard_ranks(t, group) > 1 &&
+           tdm_fsdp_shards(&t->settings) > t->config->experts.count;
+}
+
+static uint64_t shard_rows(const struct tdm_torch_model *t, uint32_t group, uint64_t rows)
+{
+    const uint64_t ranks = shard_ranks(t, group);
+    if (!has_experts(t, group) || is_scattered(t, group))
+        return tdm_size_ceil_div(rows, ranks);
+    const uint64_t local = t->config->experts.count / tdm_fsdp_expert_ranks(&t->settings);
+    return tdm_size_ceil_div(local, ranks) * (rows / local);
 }
 
 static uint64_t bytes_of_shard(const struct tdm_torch_model *t, uint32_t number)
@@ -50,13 +68,13 @@ struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t g
 {
     struct torch_fsdp *f = t->wrapped;
     bool vector = rows == 1; /* sharded by element */
-    uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
+    uint64_t part_rows = vector ? 1 : shard_rows(t, group, rows);
     tdm_fsdp_join(f, t->parameter_count, group);
     struct tdm_eager_value **slot = &f->wholes[t->parameter_count];
     bool later = t->settings.fsdp.shards_on_gpu || t->settings.fsdp.offload;
-    struct tdm_eager_value *shard =
-        tdm_torch_parameter(t, later ? 0 : part_rows, vector ? shard_rows(t, columns) : columns,
-                            shard_bytes(t), trained);
+    struct tdm_eager_value *shard = tdm_torch_parameter(
+        t, later ? 0 : part_rows, vector ? shard_rows(t, group, columns) : columns, shard_bytes(t),
+        trained);
     if (later) {
         tdm_value_vacate(t->m, shard);
         shard->rows = part_rows;
@@ -89,7 +107,7 @@ static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, 
     uint64_t elements = 0;
     for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
         if (f->group_of[i] == group && (!reduced || f->wholes[i]->grad != NULL))
-            elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t);
+            elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t, group);
     return elements;
 }
 
@@ -154,7 +172,7 @@ static uint64_t gathered_elements(const struct tdm_torch_model *t, uint32_t grou
     uint64_t elements = 0;
     for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
         if (f->group_of[i] == group && f->wholes[i]->is_float8 == float8)
-            elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t);
+            elements += tdm_value_elements(t->parameters[i]) * shard_ranks(t, group);
     return elements;
 }
 
@@ -175,8 +193,8 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
     t->m->stream = STREAM_COMPUTE;
     uint64_t others = gathered_elements(t, group, false);
     if (t->settings.fp32_weights)
-        inputs[t->parameter_count] =
-            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, others / shard_ranks(t), BF16);
+        inputs[t->parameter_count] = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
+                                                others / shard_ranks(t, group), BF16);
     struct tdm_eager_value *gathered =
         new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
                    gathered_elements(t, group, true) + others * BF16, 1);
@@ -184,6 +202,50 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
         tdm_drop(t->m, inputs[i]);
     free(inputs);
     return gathered;
+}
+
+/* A rank that has all of a group gathers nothing (FSDPParamGroup.unshard). Of fully_shard on one
+ * GPU that is not modelled. */
+static bool is_filled(const struct tdm_torch_model *t, uint32_t group)
+{
+    return has_experts(t, group) && shard_ranks(t, group) == 1;
+}
+
+/* Copies shards that are whole, one after the other, each in the dtype that is computed with; a
+ * name holds the last one's until the next is cast (wait_for_unshard). */
+static void fill(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = t->wrapped;
+    struct tdm_eager_value *cast = NULL;
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
+        if (f->group_of[i] != group)
+            continue;
+        if (t->settings.fp32_weights)
+            cast = tdm_replace(t->m, cast,
+                               new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
+                                          tdm_value_elements(t->parameters[i]), BF16));
+        tdm_value_occupy(t->m, f->wholes[i]);
+    }
+    tdm_drop(t->m, cast);
+}
+
+/* Copies what was gathered to the parameters. Parts that do not lie together go through copies of
+ * all of them (foreach_all_gather_copy_out). */
+static void copy_out(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = t->wrapped;
+    struct tdm_eager_value *copies[TITAN_WEIGHTS + 1] = {NULL};
+    uint32_t count = 0;
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
+        if (f->group_of[i] != group)
+            continue;
+        tdm_value_occupy(t->m, f->wholes[i]);
+        if (is_scattered(t, group) && count < sizeof(copies) / sizeof(copies[0]))
+            copies[count++] = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
+                                         tdm_value_elements(f->wholes[i]), BF16);
+    }
+    while (count > 0)
+        tdm_drop(t->m, copies[--count]);
 }
 
 /* Starts the all-gather of a group. Its input is the contiguous shards in bf16. */
@@ -194,23 +256,22 @@ void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
         tdm_fsdp1_gather(t, group);
         return;
     }
-    if (f->whole[group] || f->gathering == group)
+    if (f->whole[group] || f->gathered[group] != NULL || is_filled(t, group))
         return;
-    f->gathering = group;
     if (t->settings.fsdp.offload) {
-        f->gathered = gather_offloaded(t, group);
+        f->gathered[group] = gather_offloaded(t, group);
         return;
     }
     if (gathered_elements(t, group, true) > 0) {
-        f->gathered = gather_float8(t, group);
+        f->gathered[group] = gather_float8(t, group);
         return;
     }
     uint64_t elements = group_elements(t, group, false);
     struct tdm_eager_value *input = NULL;
     if (t->settings.fp32_weights)
-        input =
-            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / shard_ranks(t), BF16);
-    f->gathered = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16);
+        input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
+                           elements / shard_ranks(t, group), BF16);
+    f->gathered[group] = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16);
     tdm_drop(t->m, input);
 }
 
@@ -227,15 +288,15 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
         tdm_drop(t->m, f->kept);
         f->kept = NULL;
     }
-    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
-        if (f->group_of[i] == group)
-            tdm_value_occupy(t->m, f->wholes[i]);
-    if (forward) /* held until the next group is gathered */
-        f->kept = f->gathered;
+    if (is_filled(t, group))
+        fill(t, group);
     else
-        tdm_drop(t->m, f->gathered);
-    f->gathered = NULL;
-    f->gathering = TDM_FSDP_NO_GROUP;
+        copy_out(t, group);
+    if (forward) /* held until the next group is gathered */
+        f->kept = f->gathered[group];
+    else
+        tdm_drop(t->m, f->gathered[group]);
+    f->gathered[group] = NULL;
     f->whole[group] = true;
 }
 
@@ -277,6 +338,17 @@ static void hand_over(struct tdm_torch_model *t, uint32_t group, struct tdm_eage
     }
 }
 
+/* torch.cat of the parts of each rank, for each gradient in turn. */
+static void join_parts(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = t->wrapped;
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
+        if (f->group_of[i] == group && f->wholes[i]->grad != NULL)
+            f->wholes[i]->grad = tdm_replace(t->m, f->wholes[i]->grad,
+                                             new_buffer(t, STREAM_COMPUTE, TDM_METHOD_GRADIENTS,
+                                                        tdm_value_elements(f->wholes[i]), BF16));
+}
+
 /* Reduces the gradients of a group to shards. Names in foreach_reduce hold the last gradient until
  * the reduced shards are cast to the dtype of the parameters; the buffer of all gradients lives
  * until the next reduction. */
@@ -289,6 +361,8 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
     if (elements == 0)
         return;
     tdm_drop(t->m, f->reducing);
+    if (is_scattered(t, group))
+        join_parts(t, group);
     f->reducing = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, elements, bytes);
     for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
         if (f->group_of[i] != group || f->wholes[i]->grad == NULL)
@@ -298,13 +372,15 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
         f->wholes[i]->grad = NULL;
     }
     struct tdm_eager_value *shards =
-        new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / shard_ranks(t), bytes);
+        new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / shard_ranks(t, group), bytes);
+    if (is_filled(t, group)) /* divided by torchtitan's factor of 1, as there is no collective */
+        tdm_drop(t->m, new_buffer(t, STREAM_REDUCE, TDM_METHOD_COMMUNICATION, elements, bytes));
     if (tdm_fsdp_replicas(&t->settings.fsdp) > 1) /* FSDPParamGroup._all_reduce_state */
         f->all_reduced[group] = tdm_replace(t->m, f->all_reduced[group], tdm_take(shards));
     if (bytes != shard_bytes(t))
         shards = tdm_replace(t->m, shards,
                              new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
-                                        elements / shard_ranks(t), shard_bytes(t)));
+                                        elements / shard_ranks(t, group), shard_bytes(t)));
     hand_over(t, group, shards);
     tdm_drop(t->m, shards);
     tdm_drop(t->m, last);

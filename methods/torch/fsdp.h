@@ -33,6 +33,9 @@ struct tdm_fsdp_settings {
     bool version_1;      /* FullyShardedDataParallel */
     bool moves_units;    /* FSDP 1: each comes from host memory whole, and is divided on the GPU */
     bool checkpoints_units; /* FSDP 1: a reentrant checkpoint runs the unit, not the layer in it */
+    uint64_t
+        expert_ranks; /* that divide experts: expert_parallel_degree; 0: the method has no key */
+    uint64_t expert_parts; /* the same of transformers' ep_size, whose ranks share a batch; 0 */
     uint64_t replicas; /* HSDP: groups of ranks, each with all shards; 0: the method has no key */
 };
 
@@ -48,6 +51,12 @@ bool tdm_fsdp_widens_adapters(const struct tdm_torch_settings *s);
 
 #define TDM_FSDP_NO_GROUP UINT32_MAX
 
+/* The group of a layer's experts under expert parallelism. */
+static inline uint32_t tdm_fsdp_experts_group(uint32_t layers, uint32_t number)
+{
+    return layers + 2 + number;
+}
+
 /* FSDP 1: the parameters of a group that are trained, or those that are not. */
 struct torch_flat {
     struct tdm_eager_value *whole; /* has memory only while gathered; NULL: there are none */
@@ -57,7 +66,8 @@ struct torch_flat {
 };
 
 /* One group for each layer. After them comes a group of everything else, or of last norm and head
- * (with the embedding if weights are tied) followed by one of the embedding. */
+ * (with the embedding if weights are tied) followed by one of the embedding. Under expert
+ * parallelism the experts of each layer are a group of their own, behind all these. */
 struct torch_fsdp {
     struct tdm_eager_value *
         *wholes;        /* unsharded parameters; they have memory only while gathered */
@@ -66,8 +76,9 @@ struct torch_fsdp {
         uint32_t first, end;
     } * spans;   /* for each group: its parameters are among these */
     bool *whole; /* for each group: it is gathered */
-    uint32_t gathering;
-    struct tdm_eager_value *gathered, *kept, *reducing; /* buffers of collectives */
+    uint32_t groups;
+    struct tdm_eager_value **gathered; /* for each group: the buffer of an all-gather under way */
+    struct tdm_eager_value *kept, *reducing; /* buffers of collectives */
     struct tdm_eager_value **all_reduced; /* for each group: the input of its all-reduce, until the
                                              backward ends */
     bool gradients_on_host, states_on_host; /* what is offloaded was allocated */

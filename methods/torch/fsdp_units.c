@@ -7,6 +7,7 @@
  * _register_group_forward_hooks, _root_post_backward_final_callback), _fsdp_param_group.py
  * (_backward_prefetch, finalize_backward); torchtitan/distributed/fsdp.py (apply_fsdp_to_decoder).
  */
+#include "methods/divisors.h"
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
@@ -45,8 +46,12 @@ static uint32_t embedding_group(const struct tdm_torch_model *t)
 /* The group of a module's parameters. */
 static uint32_t group_of(const struct tdm_torch_model *t, uint32_t module)
 {
-    if (module >= TDM_MODULE_FIRST_LAYER)
-        return (module - TDM_MODULE_FIRST_LAYER) / TDM_MODULES_A_LAYER;
+    if (module >= TDM_MODULE_FIRST_LAYER) {
+        const uint32_t number = (module - TDM_MODULE_FIRST_LAYER) / TDM_MODULES_A_LAYER;
+        return module == tdm_layer_module(number, TDM_MODULE_EXPERTS)
+                   ? tdm_fsdp_experts_group(t->config->layers, number)
+                   : number;
+    }
     return module == TDM_MODULE_EMBEDDING ? embedding_group(t) : last_group(t);
 }
 
@@ -59,6 +64,7 @@ static void free_groups(void *state)
     free(f->whole);
     free(f->all_reduced);
     free(f->flats);
+    free(f->gathered);
     free(f->inputs);
     free(f);
 }
@@ -68,17 +74,19 @@ static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
     struct torch_fsdp *f = calloc(1, sizeof(*f));
     if (f == NULL)
         return NULL;
+    f->groups = tdm_fsdp_experts_group(
+        t->config->layers, tdm_fsdp_expert_ranks(&t->settings) > 1 ? t->config->layers : 0);
     f->wholes = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     f->group_of = calloc(most_parameters, sizeof(*f->group_of));
-    f->spans = calloc(t->config->layers + 2, sizeof(*f->spans));
-    f->whole = calloc(t->config->layers + 2, sizeof(*f->whole));
-    f->all_reduced = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
+    f->spans = calloc(f->groups, sizeof(*f->spans));
+    f->whole = calloc(f->groups, sizeof(*f->whole));
+    f->gathered = calloc(f->groups, sizeof(struct tdm_eager_value *));
+    f->all_reduced = calloc(f->groups, sizeof(struct tdm_eager_value *));
     f->flat_count = 2 * (t->config->layers + 2);
     f->flats = calloc(f->flat_count, sizeof(*f->flats));
     f->inputs = calloc(t->config->layers + 2, sizeof(struct tdm_eager_value *));
-    f->gathering = TDM_FSDP_NO_GROUP;
     if (f->wholes != NULL && f->group_of != NULL && f->spans != NULL && f->whole != NULL &&
-        f->all_reduced != NULL && f->flats != NULL && f->inputs != NULL)
+        f->gathered != NULL && f->all_reduced != NULL && f->flats != NULL && f->inputs != NULL)
         return f;
     free_groups(f);
     return NULL;
@@ -135,10 +143,31 @@ static void post_forward(struct tdm_torch_model *t, uint32_t group)
 
 /* ---- backward ---- */
 
+/* Under expert parallelism torchtitan says what is gathered ahead: with a layer its experts. */
+static void gather_ahead(struct tdm_torch_model *t, uint32_t group)
+{
+    tdm_fsdp_gather(t, group);
+    if (group < last_group(t) && tdm_fsdp_expert_ranks(&t->settings) > 1 &&
+        t->config->layer_kinds[group].experts)
+        tdm_fsdp_gather(t, tdm_fsdp_experts_group(t->config->layers, group));
+}
+
+/* Before the embedding or a layer runs forward: what comes next. Of the first layer experts wait.
+ */
+static void prefetch(struct tdm_torch_model *t, uint32_t group)
+{
+    if (tdm_fsdp_expert_ranks(&t->settings) == 1)
+        return;
+    if (group < last_group(t))
+        gather_ahead(t, group + 1);
+    else if (group > last_group(t))
+        tdm_fsdp_gather(t, 0);
+}
+
 /* The group that ran before it in the forward. */
 static uint32_t previous_group(const struct tdm_torch_model *t, uint32_t group)
 {
-    if (group > last_group(t))
+    if (group > last_group(t)) /* what runs before experts was gathered with their layer */
         return TDM_FSDP_NO_GROUP;
     if (group > 0)
         return group - 1;
@@ -150,8 +179,12 @@ static void pre_backward(struct tdm_torch_model *t, uint32_t group)
     tdm_fsdp_unshard(t, group, false);
     uint32_t next = previous_group(t, group);
     /* A unit in a checkpoint had no graph in its forward, so it is not marked for a prefetch. */
-    if (next != TDM_FSDP_NO_GROUP && !tdm_fsdp_checkpoints_units(&t->settings))
+    if (next == TDM_FSDP_NO_GROUP || tdm_fsdp_checkpoints_units(&t->settings))
+        return;
+    if (group == last_group(t))
         tdm_fsdp_gather(t, next);
+    else
+        gather_ahead(t, next);
 }
 
 static void output_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -191,9 +224,10 @@ static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t mo
 {
     uint32_t group = group_of(t, module);
     if ((module == TDM_MODULE_EMBEDDING && !t->settings.fsdp.units_of_ends) ||
-        (module == TDM_MODULE_HEAD && !has_embedding_group(t)))
+        (module == TDM_MODULE_HEAD && !has_embedding_group(t)) || t->m->stopped)
         return x;
     tdm_fsdp_unshard(t, group, true);
+    prefetch(t, group);
     if (tdm_fsdp_checkpoints_units(&t->settings) && t->m->grad_enabled)
         tdm_fsdp1_hold_input(t, group, x);
     return x == NULL ? NULL : tdm_replace(t->m, x, tdm_mark(t->m, &of_input, group, t, x));
@@ -206,9 +240,11 @@ static struct tdm_eager_value *leave_unit(struct tdm_torch_model *t, uint32_t mo
 {
     uint32_t group = group_of(t, module);
     if ((module == TDM_MODULE_EMBEDDING && !has_embedding_group(t)) ||
-        (module == TDM_MODULE_HEAD && !t->settings.fsdp.units_of_ends))
+        (module == TDM_MODULE_HEAD && !t->settings.fsdp.units_of_ends) || t->m->stopped)
         return y;
-    post_forward(t, group);
+    /* Experts that a checkpoint runs again stay (FSDPParamGroup.post_forward). */
+    if (!t->m->in_backward || t->settings.fsdp.version_1)
+        post_forward(t, group);
     return tdm_replace(t->m, y, tdm_mark(t->m, &of_output, group, t, y));
 }
 
@@ -233,15 +269,16 @@ static void after_backward(struct tdm_torch_model *t)
 {
     struct torch_fsdp *f = t->wrapped;
     tdm_fsdp_post_backward(t, embedding_group(t));
-    tdm_drop(t->m, f->gathered); /* prefetched for a unit that had no backward */
-    f->gathered = NULL;
-    f->gathering = TDM_FSDP_NO_GROUP;
-    for (uint32_t group = 0; group <= last_group(t); group++)
-        if (tdm_fsdp_is_pending(t, group))
+    for (uint32_t group = 0; group < f->groups; group++) {
+        tdm_drop(t->m, f->gathered[group]); /* prefetched for a unit that had no backward */
+        f->gathered[group] = NULL;
+    }
+    for (uint32_t group = 0; group < f->groups; group++)
+        if (group != embedding_group(t) && tdm_fsdp_is_pending(t, group))
             tdm_fsdp_post_backward(t, group);
     tdm_drop(t->m, f->reducing);
     f->reducing = NULL;
-    for (uint32_t group = 0; group <= embedding_group(t); group++) {
+    for (uint32_t group = 0; group < f->groups; group++) {
         tdm_drop(t->m, f->all_reduced[group]);
         f->all_reduced[group] = NULL;
     }
@@ -271,6 +308,11 @@ static bool is_sharded(const struct tdm_key_case *c)
     return c->settings->torch.wrapper == &tdm_fsdp_wrapper;
 }
 
+static bool is_mixture(const struct tdm_key_case *c)
+{
+    return c->model->experts.count > 0;
+}
+
 static bool is_shared(const struct tdm_key_case *c)
 {
     return c->settings->torch.wrapper != &tdm_no_wrapper;
@@ -296,6 +338,7 @@ static bool casts_tensorwise(const struct tdm_key_case *c)
 static const struct tdm_key_need needs_tensorwise = {"without float8_recipe=tensorwise",
                                                      casts_tensorwise};
 static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
+static const struct tdm_key_need needs_experts = {"without experts", is_mixture};
 static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
 static const struct tdm_key_need needs_units_again = {
     "without fsdp_version=1 and checkpointing=on-reentrant", runs_units_again};
@@ -335,6 +378,10 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {"enable_fsdp_float8_all_gather", "no|yes", "no",
      "projections with float8_recipe=tensorwise are gathered in 8 bits", tdm_key_read_switch,
      FIELD(torch.fsdp.gathers_float8), .needs = {&needs_shards, &needs_tensorwise}},
+    {"expert_parallel_degree", "N", "1",
+     "of these GPUs that divide the experts of every layer, as in torchtitan; the others shard them",
+     tdm_key_read_count, FIELD(torch.fsdp.expert_ranks), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_shards, &needs_experts}},
     {"dp_replicate_size", "N", "1",
      "HSDP: groups of GPUs that have all shards each; between them gradients are all-reduced",
      read_replicas, FIELD(torch.fsdp.replicas), .least = 1, .most = MOST_RANKS,
@@ -344,10 +391,86 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {.name = NULL},
 };
 
+/* Of experts that a context-parallel rank has parts of, nothing is known. */
+static const struct tdm_method_key keys_parts[] = {
+    {"ep_size", "N", "1",
+     "transformers' expert parallelism (tp_size with enable_expert_parallel): GPUs that divide the "
+     "experts and share a batch; the others share shards",
+     tdm_key_read_count, FIELD(torch.fsdp.expert_parts), .least = 1, .most = MOST_RANKS,
+     .needs = {&needs_shards, &needs_experts}},
+    {.name = NULL},
+};
+
+/* What torchtitan's mixture goes with, here or there. */
+static enum tdm_status check_experts(const struct tdm_model *model,
+                                     const struct tdm_torch_settings *s, struct tdm_error *err)
+{
+    const uint64_t degree = s->fsdp.expert_ranks, shards = tdm_fsdp_shards(s);
+    char divisors[TDM_DIVISORS_BYTES];
+    if (degree <= 1 || model->experts.count == 0)
+        return TDM_OK;
+    const uint64_t common = tdm_common_divisor(shards, model->experts.count);
+    if (common % degree != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set expert_parallel_degree: %" PRIu64 " does not divide %" PRIu64
+                 " GPUs that share shards and %" PRIu32 " experts",
+                 degree, shards, model->experts.count);
+        return tdm_hint(err, "degrees that do: %s",
+                        tdm_divisors_format(common, 1, UINT64_MAX, divisors));
+    }
+    const char *what = s->fsdp.version_1         ? "fsdp_version=1"
+                       : s->fsdp.shards_on_gpu   ? "init_device=cuda"
+                       : s->fsdp.offload         ? "offload_policy=cpu"
+                       : tdm_tensor_ranks(s) > 1 ? "tensor_parallel_degree"
+                       : s->lora_rank > 0        ? "lora_rank"
+                       : s->checkpointing == TDM_CHECKPOINTING_REENTRANT
+                           ? "checkpointing=on-reentrant"
+                       : s->checkpointing == TDM_CHECKPOINTING_MODULES ? "checkpointing=modules"
+                       : model->experts.shared_gate || model->experts.beside
+                           ? "this family's experts, which torchtitan does not have,"
+                           : NULL;
+    return what == NULL
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE,
+                          "--set expert_parallel_degree: with %s it is not modelled", what);
+}
+
+/* What transformers' expert parallelism goes with. */
+static enum tdm_status check_parts(const struct tdm_model *model,
+                                   const struct tdm_torch_settings *s, struct tdm_error *err)
+{
+    const uint64_t parts = s->fsdp.expert_parts;
+    char divisors[TDM_DIVISORS_BYTES];
+    if (parts <= 1 || model->experts.count == 0)
+        return TDM_OK;
+    const uint64_t common = tdm_common_divisor(s->ranks, model->experts.count);
+    if (common % parts != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set ep_size: %" PRIu64 " does not divide %" PRIu64 " GPUs and %" PRIu32
+                 " experts",
+                 parts, s->ranks, model->experts.count);
+        return tdm_hint(err, "sizes that do: %s",
+                        tdm_divisors_format(common, 1, UINT64_MAX, divisors));
+    }
+    const char *what = s->fsdp.version_1                 ? "fsdp_version=1"
+                       : s->fsdp.expert_ranks > 1        ? "expert_parallel_degree"
+                       : tdm_fsdp_replicas(&s->fsdp) > 1 ? "dp_replicate_size"
+                       : tdm_tensor_ranks(s) > 1         ? "tensor_parallel_degree"
+                       : model->experts.all_rows         ? "Llama 4, whose plan is another,"
+                                                         : NULL;
+    return what == NULL
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE, "--set ep_size: with %s it is not modelled", what);
+}
+
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
+    if (model->experts.count == 0)
+        settings->torch.fsdp.expert_ranks = settings->torch.fsdp.expert_parts = 0;
+    const bool of_torchao =
+        torch->optimizer == TDM_TORCH_ADAMW_4BIT || torch->optimizer == TDM_TORCH_ADAMW_FP8;
     const struct {
         const char *key, *what;
         bool is_set;
@@ -358,7 +481,8 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
          torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
         {"optimizer", "an optimizer of bitsandbytes or transformers",
-         torch->optimizer >= TDM_TORCH_ADAMW_8BIT},
+         torch->optimizer >= TDM_TORCH_ADAMW_8BIT && !of_torchao},
+        {"optimizer", "torchao's optimizer of offloaded shards", of_torchao && torch->fsdp.offload},
     };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
     if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))
@@ -388,7 +512,13 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
                             unknown[i].key, unknown[i].what);
-    return tdm_tensor_check(model, settings, err);
+    enum tdm_status status = check_experts(model, torch, err);
+    if (status == TDM_OK)
+        status = check_parts(model, torch, err);
+    if (model->experts.count > 0) /* meshes of experts have process groups of their own */
+        settings->communicators +=
+            (torch->fsdp.expert_ranks > 1 ? 2 : 0) + (tdm_expert_parts(torch) > 1 ? 1 : 0);
+    return status == TDM_OK ? tdm_tensor_check(model, settings, err) : status;
 }
 
 /* Number of parameters that are gathered again for the backward. */
@@ -407,6 +537,22 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_fsd
     return again;
 }
 
+/* Transformers' experts: what all ranks made of the same tokens is summed, and in the backward the
+ * gradient of these. A batch is shared. */
+static void sum_experts(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                        struct tdm_method_cost *cost)
+{
+    const double parts = (double)tdm_expert_parts(s);
+    const struct tdm_gpu_group group = {tdm_expert_parts(s), 1, s->context.gpus_per_node};
+    double layers = 0;
+    for (uint32_t i = 0; i < model->layers; i++)
+        layers += model->layer_kinds[i].experts;
+    tdm_traffic_add(&cost->exposed, group,
+                    2 * (parts - 1) / parts * (2 + tdm_torch_forwards_again(model, s)) * layers *
+                        (double)s->tokens * (double)s->batch * model->hidden * BF16);
+    cost->sequences = (double)s->batch * (double)s->ranks / parts;
+}
+
 /* Parameters are gathered in bf16; gradients are reduced and scattered. Of replicas, whose ranks
  * are a group's apart, shards of gradients are all-reduced. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -416,7 +562,8 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     const uint64_t groups = tdm_fsdp_replicas(&s->fsdp), ranks = tdm_fsdp_shards(s),
                    tensor = tdm_tensor_ranks(s);
     const double replicas = (double)groups;
-    const struct tdm_gpu_group shards = {ranks, tensor, s->context.gpus_per_node},
+    const uint64_t parts = tdm_expert_parts(s);
+    const struct tdm_gpu_group shards = {ranks, tensor * parts, s->context.gpus_per_node},
                                copies = {groups, ranks * tensor, s->context.gpus_per_node};
     double share = (double)(ranks - 1) / (double)ranks;
     double shard_bytes = s->fp32_weights ? FP32 : BF16;
@@ -425,6 +572,20 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     if (s->fsdp.reshard != TDM_RESHARD_NO)
         again -= (double)model->parameters / (double)tensor - whole;
     double reduced = tdm_torch_trained_parameters(model, s) * shard_bytes / (double)tensor;
+    if (parts > 1) {
+        const double elsewhere = tdm_titan_elements(model) * (1 - 1 / (double)parts);
+        whole -= elsewhere;
+        again -= s->fsdp.reshard == TDM_RESHARD_NO ? 0 : elsewhere;
+        reduced -= elsewhere * shard_bytes;
+        sum_experts(model, s, cost);
+    }
+    if (tdm_fsdp_expert_ranks(s) > 1) { /* they have collectives of their own */
+        const double experts = tdm_titan_elements(model);
+        whole -= experts;
+        again -= s->fsdp.reshard == TDM_RESHARD_NO ? 0 : experts;
+        reduced -= experts * shard_bytes;
+        tdm_titan_cost(model, settings, cost);
+    }
     tdm_traffic_add(&cost->sent, shards, share * (whole + again) * BF16 + share * reduced);
     tdm_traffic_add(&cost->sent, copies, 2 * (replicas - 1) / replicas * reduced / (double)ranks);
     if (s->fsdp.offload) /* shards up for each gather, gradients down */
@@ -448,7 +609,8 @@ static const char *summary(const struct tdm_method_settings *settings)
                : NULL;
 }
 
-static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, NULL};
+static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, keys_parts,
+                                                      NULL};
 
 static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", NULL};
 

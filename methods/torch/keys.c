@@ -122,6 +122,15 @@ static const struct tdm_key_word other_targets[] = {
     {"dense_h_to_4h", 1u << TDM_PROJECTION_UP | 1u << TDM_PROJECTION_GATE_UP}, /* GPT-NeoX, GLM */
     {"dense_4h_to_h", 1u << TDM_PROJECTION_DOWN},
     {"dense", 1u << TDM_PROJECTION_O},
+    {"out_proj", 1u << TDM_PROJECTION_O}, /* OPT, GPT-J */
+    {"wqkv", 1u << TDM_PROJECTION_QKV}, /* InternLM 2, whose w1, w3 and w2 are gate, up and down */
+    {"wo", 1u << TDM_PROJECTION_O},
+    {"w1", 1u << TDM_PROJECTION_GATE},
+    {"w2", 1u << TDM_PROJECTION_DOWN},
+    {"w3", 1u << TDM_PROJECTION_UP},
+    {"Wqkv", 1u << TDM_PROJECTION_QKV}, /* MPT */
+    {"fc_in", 1u << TDM_PROJECTION_UP}, /* GPT-J */
+    {"fc_out", 1u << TDM_PROJECTION_DOWN},
     {"fc1", 1u << TDM_PROJECTION_UP}, /* Phi */
     {"fc2", 1u << TDM_PROJECTION_DOWN},
 };
@@ -383,6 +392,7 @@ static const char *settled_quantization(const struct tdm_key_case *c, char *text
 }
 
 #define USUAL_GROUP 128u
+#define USUAL_BITS 4u
 #define FLOAT8_BLOCK 128u
 
 static uint64_t usual_labels(const struct tdm_model *model)
@@ -422,6 +432,7 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
     struct tdm_torch_settings *torch = &settings->torch;
     const enum tdm_base_kind kind = model->base.kind;
     torch->quantized_group = kind == TDM_BASE_WHOLE ? USUAL_GROUP : model->base.group;
+    torch->quantized_bits = model->base.bits > 0 ? model->base.bits : USUAL_BITS;
     enum tdm_status status = settle_head(model, settings, err);
     if (status != TDM_OK)
         return status;
@@ -432,11 +443,17 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
                  settings->method->name, model->name);
         return tdm_hint(err, "take the config of the model that was not quantized");
     }
-    if (torch->quantization != TDM_QUANTIZATION_NONE &&
-        torch->quantization != bases[kind].quantization)
+    if (torch->whole_base || (torch->quantization != TDM_QUANTIZATION_NONE &&
+                              torch->quantization != bases[kind].quantization))
         return tdm_fail(err, TDM_USAGE,
                         "--set quantization: the weights of %s are quantized already: %s",
                         model->name, bases[kind].name);
+    if (torch->quantized_bits == 3) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: GPTQ's weights of 3 bits are not modelled under adapters",
+                 settings->method->name);
+        return tdm_hint(err, "of 2, 4 and 8 bits they are; --mode serve takes all");
+    }
     torch->quantization = bases[kind].quantization;
     torch->double_quantization |= kind == TDM_BASE_NF4_DOUBLE;
     return TDM_OK;
@@ -478,13 +495,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adafactor|muon|adam-mini|galore|galore-8bit",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "managed memory; torchao's of 4 bits and fp8 (that of 8 bits is adamw-8bit); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
-     .unmeasured = "muon|adam-mini|galore"},
+     .unmeasured = "adamw-fp8|muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -553,6 +570,10 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
     {"optimizer_in_bwd", "no|yes", "no",
      "torchtune's, and LOMO's: a parameter is stepped once it has its gradient, which is freed",
      tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
+    {"cpu_offload_optimizer", "no|states|gradients", "no",
+     "torchao's CPUOffloadOptimizer: states in host memory; gradients: with offload_gradients=True",
+     tdm_key_read_choice, FIELD(torch.host_optimizer), .unmeasured = "states|gradients",
+     .needs = {&needs_optimizer}},
     {.name = NULL},
 };
 
@@ -604,11 +625,21 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
                               &settings->torch.modules_to_save, err);
 }
 
+static enum tdm_status read_quantization(const struct tdm_method_key *key, const char *value,
+                                         struct tdm_method_settings *settings,
+                                         struct tdm_error *err)
+{
+    enum tdm_status status = tdm_key_read_choice(key, value, settings, err);
+    settings->torch.whole_base =
+        status == TDM_OK && settings->torch.quantization == TDM_QUANTIZATION_NONE;
+    return status;
+}
+
 const struct tdm_method_key tdm_keys_adapters[] = {
     {"quantization", "none|nf4|int8|gptq|awq", NULL,
      "projections under adapters: bitsandbytes in 4 bits (fp4 takes the same) or 8; GPTQ and AWQ, 4 "
      "bits; if nothing is said as the model's quantization_config",
-     tdm_key_read_choice, FIELD(torch.quantization), .settled = settled_quantization,
+     read_quantization, FIELD(torch.quantization), .settled = settled_quantization,
      .needs = {&tdm_need_lora}, .unmeasured = "awq"},
     {"double_quantization", "no|yes", "no", "bnb_4bit_use_double_quant: scales of 8 bits",
      tdm_key_read_switch, FIELD(torch.double_quantization), .needs = {&needs_nf4}},
@@ -669,7 +700,7 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                            1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O;
     const uint32_t all = (1u << TDM_PROJECTIONS) - 1;
     const char *mixer = tdm_model_other_mixer(model);
-    if (mixer == NULL && !model->experts.shared_gate)
+    if (mixer == NULL && !model->experts.shared_gate && model->experts.groups == 0)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
     if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS &&
@@ -838,6 +869,23 @@ static enum tdm_status check_steps(const struct tdm_torch_settings *torch, struc
                : tdm_fail(err, TDM_USAGE, "--set optimizer_in_bwd: it does not go with %s", what);
 }
 
+/* It steps one copy of a parameter after the other, by an optimizer that runs on a CPU. */
+static enum tdm_status check_host(const struct tdm_torch_settings *torch, struct tdm_error *err)
+{
+    const char *what = torch->host_optimizer == TDM_HOST_NOTHING   ? NULL
+                       : torch->optimizer > TDM_TORCH_SGD_MOMENTUM ? "this optimizer"
+                       : torch->clips                              ? "max_grad_norm"
+                       : torch->steps_in_backward                  ? "optimizer_in_bwd"
+                       : torch->grads == TDM_GRADS_HELD            ? "grads=held"
+                       : torch->second.trainer != TDM_TRAINER_SFT  ? "trainer"
+                       : torch->accumulation > 1 && torch->host_optimizer == TDM_HOST_GRADIENTS
+                           ? "gradient_accumulation_steps and offloaded gradients"
+                           : NULL;
+    return what == NULL ? TDM_OK
+                        : tdm_fail(err, TDM_USAGE,
+                                   "--set cpu_offload_optimizer: it does not go with %s", what);
+}
+
 static enum tdm_status check_checkpoints(const struct tdm_model *model,
                                          const struct tdm_torch_settings *torch,
                                          struct tdm_error *err)
@@ -858,18 +906,26 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const char *part = tdm_model_rare_part(model);
-    if (part != NULL) {
+    const bool known = model->latent.kv_rank == 0 && torch->deepspeed.ep_size == 0 &&
+                       settings->method->system == &tdm_torch_system;
+    if (part != NULL && !known) {
         tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
                  part, model->architecture);
         return tdm_hint(err, model->parts == 0 ? "tensor-parallel and megatron-cp take it"
                                                : "--mode serve takes it");
     }
+    if (torch->wrapper != &tdm_fsdp_wrapper)
+        settings->torch.fsdp.expert_parts = 0;
     settings->torch.steps_in_backward &= torch->optimizer != TDM_TORCH_NO_OPTIMIZER;
+    if (torch->optimizer == TDM_TORCH_NO_OPTIMIZER)
+        settings->torch.host_optimizer = TDM_HOST_NOTHING;
     enum tdm_status status = tdm_adapter_check(model, torch, err);
     if (status == TDM_OK)
         status = check_litgpt(model, torch, err);
     if (status == TDM_OK)
         status = check_steps(torch, err);
+    if (status == TDM_OK)
+        status = check_host(torch, err);
     if (status == TDM_OK)
         status = check_checkpoints(model, torch, err);
     if (status == TDM_OK)
@@ -949,6 +1005,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
     if (model->attention_dropout > 0 && settings->torch.attention != TDM_TORCH_EAGER &&
         settings->torch.attention != TDM_TORCH_MATERIALIZED)
         return "dropout of attention by its kernels, which keep no mask but a seed";
+    if (model->base.stored == TDM_STORED_FP8)
+        return TDM_NOT_COUNTED "the weights of fp8, which are made bf16 to be trained";
     return divider == NULL || divider->assumption == NULL ? NULL
                                                           : divider->assumption(model, settings);
 }

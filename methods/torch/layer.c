@@ -567,15 +567,16 @@ static struct tdm_eager_value *run_second(struct tdm_eager *m, const void *model
     const struct tdm_torch_model *t = model;
     const struct torch_layer *layer = &t->layers[number];
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
-    struct tdm_eager_value *made = layer->router != NULL && t->settings.deepspeed.ep_size > 0
-                                       ? tdm_moe_forward(m, t, number, tokens)
-                                   : t->config->experts.all_rows && layer->router != NULL
-                                       ? tdm_torch_all_experts(m, t, layer, tokens)
-                                   : layer->router != NULL ? tdm_torch_experts(m, t, layer, tokens)
-                                   : t->settings.context.chunk_tokens > 0
-                                       ? mlp_by_chunks(m, t, layer, tokens)
-                                   : mlp_tiles(t) > 0 ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
-                                                      : mlp(m, t, layer, tokens);
+    struct tdm_eager_value *made =
+        layer->router != NULL && t->settings.deepspeed.ep_size > 0
+            ? tdm_moe_forward(m, t, number, tokens)
+        : layer->local_experts[TITAN_GATE] != NULL ? tdm_titan_experts(m, t, number, tokens)
+        : t->config->experts.all_rows && layer->router != NULL
+            ? tdm_torch_all_experts(m, t, layer, tokens)
+        : layer->router != NULL                ? tdm_torch_experts(m, t, layer, tokens)
+        : t->settings.context.chunk_tokens > 0 ? mlp_by_chunks(m, t, layer, tokens)
+        : mlp_tiles(t) > 0                     ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
+                                               : mlp(m, t, layer, tokens);
     if (layer->router != NULL && t->config->experts.beside) {
         struct tdm_eager_value *shared = mlp(m, t, layer, tokens);
         made = tdm_replace(m, made, tdm_add(m, made, shared));

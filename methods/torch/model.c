@@ -46,6 +46,12 @@ static bool is_norm_or_embedding(enum tdm_role role)
     return role == TDM_ROLE_EMBEDDING || tdm_role_is_norm(role);
 }
 
+static bool is_of_experts(enum tdm_role role)
+{
+    return role == TDM_ROLE_EXPERTS_GATE_UP || role == TDM_ROLE_EXPERTS_DOWN ||
+           role == TDM_ROLE_EXPERTS_GATE_UP_BIAS || role == TDM_ROLE_EXPERTS_DOWN_BIAS;
+}
+
 static const struct {
     enum tdm_role weight, bias; /* the same role twice: it has no bias */
 } projection_roles[TDM_PROJECTIONS] = {
@@ -128,8 +134,9 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     bool trained =
         !t->settings.frozen &&
         (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
+    const uint64_t parts = is_of_experts(role) ? tdm_expert_parts(&t->settings) : 1;
     struct tdm_eager_value *value = tdm_torch_add_parameter(
-        t, module_of(unit, role), tensor->rows, tensor->columns, t->weight_bytes, trained);
+        t, module_of(unit, role), tensor->rows / parts, tensor->columns, t->weight_bytes, trained);
     t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
                                                role != TDM_ROLE_EXPERTS_GATE_UP &&
                                                role != TDM_ROLE_EXPERTS_DOWN;
@@ -160,7 +167,7 @@ static struct tdm_eager_value *add_quantized(struct tdm_torch_model *t, uint32_t
     const struct tdm_torch_settings *s = &t->settings;
     struct tdm_eager_value *leaf = tdm_quantized_leaf(
         t->m, s->quantization, rows, columns, s->bnb_keeps_inputs, tdm_torch_is_litgpt(s),
-        s->quantized_group, &t->quantized[t->quantized_count++]);
+        s->quantized_group, s->quantized_bits, &t->quantized[t->quantized_count++]);
     leaf->module = module;
     return leaf;
 }
@@ -233,12 +240,27 @@ static struct tdm_eager_value *add_head(struct tdm_torch_model *t, uint32_t unit
                                    t->settings.lora_rank == 0);
 }
 
+static void add_shared_expert(struct tdm_torch_model *t, uint32_t number)
+{
+    struct torch_layer *layer = &t->layers[number];
+    layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
+    layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
+    layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
+}
+
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
     struct torch_layer *layer = &t->layers[number];
     if (t->settings.deepspeed.ep_size > 0) {
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
         tdm_moe_add(t, number);
+        return;
+    }
+    if (tdm_fsdp_expert_ranks(&t->settings) > 1) {
+        tdm_titan_add_experts(t, number);
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+        layer->router_bias = add_weight(t, number, TDM_ROLE_ROUTER_BIAS);
+        add_shared_expert(t, number);
         return;
     }
     if (t->config->experts.router_first) {
@@ -251,9 +273,7 @@ static void add_experts(struct tdm_torch_model *t, uint32_t number)
     layer->experts_down_bias = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN_BIAS);
     if (!t->config->experts.router_first)
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
-    layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
-    layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
-    layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
+    add_shared_expert(t, number);
     layer->shared_expert_gate = add_weight(t, number, TDM_ROLE_SHARED_EXPERT_GATE);
 }
 
@@ -354,8 +374,10 @@ static void add_parameters(struct tdm_torch_model *t)
     }
     t->m->category = TDM_METHOD_WORKSPACE;
     if (!t->settings.frozen) {
-        t->m->gradient_ready =
-            t->settings.steps_in_backward ? tdm_torch_step_ready : t->settings.wrapper->gradient;
+        t->m->gradient_ready = t->settings.steps_in_backward ? tdm_torch_step_ready
+                               : t->settings.host_optimizer == TDM_HOST_GRADIENTS
+                                   ? tdm_torch_send_ready
+                                   : t->settings.wrapper->gradient;
         t->m->gradient_context = t;
     }
     if (t->settings.wrapper->start != NULL)

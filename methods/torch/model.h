@@ -57,6 +57,8 @@ enum tdm_torch_optimizer {
     TDM_TORCH_PAGED_ADAMW_32BIT,
     TDM_TORCH_LION_8BIT,
     TDM_TORCH_LION_32BIT,
+    TDM_TORCH_ADAMW_4BIT,  /* of torchao */
+    TDM_TORCH_ADAMW_FP8,   /* the same */
     TDM_TORCH_ADAFACTOR,   /* of transformers */
     TDM_TORCH_MUON,        /* of torch; what is no matrix of a layer has AdamW (foreach) */
     TDM_TORCH_ADAM_MINI,   /* of the package of that name */
@@ -81,6 +83,9 @@ enum tdm_torch_logits {
     TDM_LOGITS_IN_PLACE, /* the loss of some tokens at a time, whose gradient takes the place of
                             their logits (ms-swift) */
 };
+
+/* What torchao's CPUOffloadOptimizer has in host memory: states, or gradients too. */
+enum tdm_host_optimizer { TDM_HOST_NOTHING, TDM_HOST_STATES, TDM_HOST_GRADIENTS };
 
 /* Whose code the model is. */
 enum tdm_model_code {
@@ -127,6 +132,7 @@ struct tdm_torch_settings {
     bool flash_package; /* its kernel is given windows, for which no mask is made; set by attention
                          */
     enum tdm_torch_optimizer optimizer;
+    enum tdm_host_optimizer host_optimizer;
     bool steps_in_backward; /* each parameter by itself, once it has its gradient */
     enum tdm_model_code code;
     enum tdm_torch_release release;
@@ -145,8 +151,10 @@ struct tdm_torch_settings {
     uint64_t gpus_of_a_node; /* GPUs that share host memory, as --nodes says; 0: not said */
     bool empty_cache;        /* torch.cuda.empty_cache() before the first step */
     enum tdm_quantization quantization; /* of frozen projections */
+    bool whole_base;                    /* that they are not quantized was said */
     bool double_quantization;           /* of nf4 */
     uint64_t quantized_group;           /* of gptq and awq */
+    uint32_t quantized_bits;            /* of gptq: 2, 4 or 8 */
     enum tdm_float8 float8; /* products of projections of layers, torchao's Float8Linear */
     bool bnb_keeps_inputs;  /* of nf4 */
     bool gptq_triton;       /* its kernel keeps no weights in 16 bits */

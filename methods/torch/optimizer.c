@@ -20,7 +20,14 @@
 #define FEWEST_PAGED 100000u
 #define STATE_CODES 256u
 
-enum state_kind { STATES_OF_TORCH, STATES_FP32, STATES_8BIT };
+/* Of torchao's: elements from which on, if blocks divide them, states are narrow; of a block of 4
+ * bits and of fp8; values of 4 bits. */
+#define FEWEST_NARROW 4096u
+#define BLOCK_4BIT 128u
+#define BLOCK_FP8 256u
+#define VALUES_4BIT 16u
+
+enum state_kind { STATES_OF_TORCH, STATES_FP32, STATES_8BIT, STATES_4BIT, STATES_FP8 };
 
 static const struct rule {
     uint32_t states;
@@ -37,6 +44,8 @@ static const struct rule {
     [TDM_TORCH_PAGED_ADAMW_32BIT] = {2, STATES_FP32, true},
     [TDM_TORCH_LION_8BIT] = {1, STATES_8BIT, false},
     [TDM_TORCH_LION_32BIT] = {1, STATES_FP32, false},
+    [TDM_TORCH_ADAMW_4BIT] = {2, STATES_4BIT, false},
+    [TDM_TORCH_ADAMW_FP8] = {2, STATES_FP8, false},
     [TDM_TORCH_ADAFACTOR] = {0, STATES_OF_TORCH, false},
     [TDM_TORCH_MUON] = {2, STATES_OF_TORCH, false}, /* of what Muon does not step */
     [TDM_TORCH_ADAM_MINI] = {0, STATES_OF_TORCH, false},
@@ -90,6 +99,28 @@ void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer opti
     for (uint32_t s = 0; s < rule->states && !wide; s++) {
         tdm_label(t->m, "absmax");
         state->scales[s] = tdm_value_new(t->m, tdm_size_ceil_div(elements, STATE_BLOCK), 1, FP32);
+    }
+}
+
+/* OptimState4bit.zeros and OptimStateFp8.zeros; others are like their parameter. Its compiled step
+ * is taken to make no tensors. */
+static void init_torchao(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
+{
+    struct torch_state *state = &t->states[i];
+    const uint64_t elements = tdm_value_elements(t->parameters[i]);
+    const bool four = rule->kind == STATES_4BIT;
+    const uint64_t block = four ? BLOCK_4BIT : BLOCK_FP8;
+    const bool narrow = elements >= FEWEST_NARROW && elements % block == 0;
+    for (uint32_t s = 0; s < rule->states; s++) {
+        tdm_label(t->m, state_names[s]);
+        *state_of(state, s) = narrow ? tdm_value_new(t->m, four ? elements / 2 : elements, 1, INT8)
+                                     : tdm_value_like(t->m, t->parameters[i]);
+        if (!narrow)
+            continue;
+        tdm_label(t->m, "scale");
+        state->scales[s] = tdm_value_new(t->m, elements / block, 1, FP32);
+        if (four)
+            state->tables[s] = tdm_value_new(t->m, VALUES_4BIT, 1, FP32);
     }
 }
 
@@ -189,6 +220,8 @@ static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule
     t->states[i].made = true;
     if (rule->kind == STATES_OF_TORCH)
         init_torch(t, i, rule);
+    else if (rule->kind == STATES_4BIT || rule->kind == STATES_FP8)
+        init_torchao(t, i, rule);
     else
         tdm_torch_init_bnb(t, t->settings.optimizer, tdm_value_elements(t->parameters[i]),
                            &t->states[i]);
@@ -219,6 +252,45 @@ void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
     t->m->label = label;
 }
 
+/* ---- torchao's CPUOffloadOptimizer (torchao/optim/cpu_offload.py) ---- */
+
+#define FEWEST_OFFLOADED 4096u /* elements; parameters with less are stepped on the GPU */
+
+static bool is_offloaded(const struct tdm_torch_model *t, uint32_t i)
+{
+    return t->parameters[i]->requires_grad &&
+           tdm_value_elements(t->parameters[i]) >= FEWEST_OFFLOADED;
+}
+
+/* Copies are taken to be done when the next memory is asked for. */
+void tdm_torch_send_ready(void *model, struct tdm_eager_value *leaf)
+{
+    struct tdm_torch_model *t = model;
+    if (leaf->grad == NULL || tdm_value_elements(leaf) < FEWEST_OFFLOADED)
+        return;
+    tdm_drop(t->m, leaf->grad);
+    leaf->grad = NULL;
+}
+
+/* Parameters and gradients have pinned copies; an optimizer for each has its states on the host. */
+static void step_on_host(struct tdm_torch_model *t, const struct rule *rule)
+{
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        const uint64_t bytes =
+            tdm_size_mul(tdm_value_elements(t->parameters[i]), t->parameters[i]->element_bytes);
+        if (!is_offloaded(t, i)) {
+            make_states(t, i, rule);
+            continue;
+        }
+        if (t->states[i].made)
+            continue;
+        t->states[i].made = true;
+        for (unsigned copy = 0; copy < 2; copy++)
+            tdm_host_take_pinned(t->m, bytes);
+        tdm_host_take(t->m, rule->states * bytes);
+    }
+}
+
 void tdm_torch_optimizer_step(struct tdm_torch_model *t)
 {
     enum tdm_torch_optimizer kind = t->settings.optimizer;
@@ -229,6 +301,11 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
     }
     t->m->category = TDM_METHOD_OPTIMIZER;
     t->m->label = (struct tdm_label){.name = "momentum_buffer", .layer = TDM_NO_LAYER};
+    if (t->settings.host_optimizer != TDM_HOST_NOTHING) {
+        step_on_host(t, rule);
+        t->m->category = TDM_METHOD_WORKSPACE;
+        return;
+    }
     for (uint32_t i = 0; i < t->parameter_count; i++)
         make_states(t, i, rule);
     if (kind == TDM_TORCH_ADAMW_FOREACH && t->settings.release == TDM_RELEASE_2_0)

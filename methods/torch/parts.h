@@ -23,6 +23,9 @@ enum {
 /* The same of LFM2's short convolution. */
 enum { SHORT_KERNEL, SHORT_IN, SHORT_OUT, SHORT_WEIGHTS };
 
+/* Those of torchtitan's experts: gate, down and up; of GPT-OSS gate and up are one. */
+enum { TITAN_GATE, TITAN_DOWN, TITAN_UP, TITAN_WEIGHTS };
+
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_eager_value *down[TDM_PROJECTIONS],
@@ -38,6 +41,7 @@ struct torch_layer {
         *experts_down; /* NULL if the model has none */
     struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
     struct tdm_eager_value *shared_gate, *shared_up, *shared_down;                  /* or NULL */
+    struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2];         /* or NULL */
     struct tdm_eager_value *sinks;                                                  /* or NULL */
     struct tdm_eager_value *shared_expert_gate;                                     /* or NULL */
     struct tdm_eager_value *xielu[2];             /* xIELU's numbers, or NULL */
@@ -48,6 +52,7 @@ struct torch_layer {
 struct torch_state {
     struct tdm_eager_value *step, *first, *second; /* of AdamW; SGD's momentum is `first` */
     struct tdm_eager_value *scales[2];             /* of 8-bit states */
+    struct tdm_eager_value *tables[2];             /* of torchao's 4-bit states: their values */
     bool made;
     bool matrix; /* of a layer, and no joint experts: Muon and GaLore step it their own way */
 };
@@ -111,10 +116,22 @@ struct tdm_eager_value **tdm_torch_cache_slot(const struct tdm_torch_model *t, u
 void tdm_torch_cache_drop(struct tdm_torch_model *t);
 void tdm_torch_cache_hold(struct tdm_torch_model *t);
 
-/* Ranks that share a copy of all parameters, or of a tensor-parallel part of them. */
+/* Parts of the experts, of which a rank has one: transformers' ep_size. */
+static inline uint64_t tdm_expert_parts(const struct tdm_torch_settings *s)
+{
+    return s->fsdp.expert_parts > 1 ? s->fsdp.expert_parts : 1;
+}
+
+/* Ranks that share a copy of all parameters, or of a part of them. */
 static inline uint64_t tdm_fsdp_shards(const struct tdm_torch_settings *s)
 {
-    return s->ranks / tdm_fsdp_replicas(&s->fsdp) / tdm_tensor_ranks(s);
+    return s->ranks / tdm_fsdp_replicas(&s->fsdp) / tdm_tensor_ranks(s) / tdm_expert_parts(s);
+}
+
+/* Ranks that divide the experts of a layer: expert_parallel_degree. */
+static inline uint64_t tdm_fsdp_expert_ranks(const struct tdm_torch_settings *s)
+{
+    return s->wrapper == &tdm_fsdp_wrapper && s->fsdp.expert_ranks > 1 ? s->fsdp.expert_ranks : 1;
 }
 
 /* Makes the next parameter as the wrapper does, of a module. */
@@ -182,6 +199,9 @@ struct tdm_eager_value *tdm_torch_dropout(struct tdm_eager *m, const struct tdm_
  * category; tables are shared by all states of the model. */
 void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer optimizer,
                         uint64_t elements, struct torch_state *state);
+/* For gradient_ready: CPUOffloadOptimizer's hook, which sends a gradient to the host and frees it.
+ */
+void tdm_torch_send_ready(void *model, struct tdm_eager_value *leaf);
 /* Does this rank's optimizer update parameter i? */
 bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
 /* The step of an optimizer that takes one parameter after the other; of others nothing
@@ -194,6 +214,33 @@ void tdm_torch_single_step(struct tdm_torch_model *t, uint32_t i);
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,
                                           struct tdm_eager_value *x);
+
+/* Its operations: x[index], which has `rows` rows; rows of each expert times its matrix; the gate
+ * of GPT-OSS, of whose neighbours one is gate and one is up, both clamped; the order of `count`
+ * numbers of 64 bits, and these sorted. */
+struct tdm_eager_value *tdm_torch_pick_rows(struct tdm_eager *m, struct tdm_eager_value *x,
+                                            struct tdm_eager_value *index, uint64_t rows);
+struct tdm_eager_value *tdm_torch_grouped_product(struct tdm_eager *m, struct tdm_eager_value *x,
+                                                  struct tdm_eager_value *weight,
+                                                  struct tdm_eager_value *offsets,
+                                                  uint64_t experts);
+struct tdm_eager_value *tdm_torch_clamped_gate(struct tdm_eager *m, struct tdm_eager_value *both);
+struct tdm_eager_value *tdm_torch_sort(struct tdm_eager *m, uint64_t count,
+                                       struct tdm_eager_value **sorted);
+
+/* scores.gather(1, indices). */
+struct tdm_eager_value *tdm_torch_gather(struct tdm_eager *m, struct tdm_eager_value *scores,
+                                         struct tdm_eager_value *indices);
+
+/* torchtitan's mixture under expert parallelism (experts_titan.c): makes this rank's experts of a
+ * layer, and computes. */
+void tdm_titan_add_experts(struct tdm_torch_model *t, uint32_t number);
+struct tdm_eager_value *tdm_titan_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          uint32_t number, struct tdm_eager_value *x);
+/* Elements of all experts; what gathering them, reducing their gradients and sending rows costs. */
+double tdm_titan_elements(const struct tdm_model *model);
+void tdm_titan_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    struct tdm_method_cost *cost);
 
 /* The same by deepspeed.moe, where its ep_size is more than 0 (methods/deepspeed/moe.c): the most
  * weights that a model's experts can be; makes those of a layer but the router's; computes. */

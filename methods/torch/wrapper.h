@@ -32,8 +32,9 @@ enum tdm_layer_module {
     TDM_MODULE_ROLES, /* the module of each role's weight */
     TDM_MODULE_ADAPTED =
         120, /* a projection with adapters: the module that contains its three products */
-    TDM_MODULE_DOWN = 132, /* LoRA's A of each projection */
-    TDM_MODULE_UP = 144,   /* LoRA's B */
+    TDM_MODULE_DOWN = 132,    /* LoRA's A of each projection */
+    TDM_MODULE_UP = 144,      /* LoRA's B */
+    TDM_MODULE_EXPERTS = 155, /* that ranks divide (experts_titan.c) */
     TDM_MODULES_A_LAYER = 156,
 };
 
@@ -78,7 +79,8 @@ struct tdm_wrapper {
     void (*before_backward)(struct tdm_torch_model *t);
     void (*after_backward)(struct tdm_torch_model *t);
     /* Called before and after a unit: the embedding (TDM_MODULE_EMBEDDING), each layer with its
-     * checkpoint (its TDM_MODULE_LAYER), and the last norm and head together (TDM_MODULE_HEAD,
+     * checkpoint (its TDM_MODULE_LAYER), experts inside of it that ranks divide (its
+     * TDM_MODULE_EXPERTS), and the last norm and head together (TDM_MODULE_HEAD,
      * which is left only if a module computes logits). They take the input and return it, or return
      * the same value with a node whose backward the wrapper handles. `x` is NULL before the
      * embedding. */

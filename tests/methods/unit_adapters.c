@@ -245,6 +245,45 @@ static void states_of_8_bits_by_hand(void **state)
     assert_int_equal(w.steps[2].torch.host_bytes, 4 * 2 * matrices);
 }
 
+/* torchao's states of 4 bits: half a byte an element and a scale for 128; of fp8 a byte and a scale
+ * for 256. Norms of 4,096 elements have them too. Tables take a block each. */
+static void states_of_torchao_by_hand(void **state)
+{
+    static const char *const none[] = {"optimizer=sgd", "checkpointing=on", NULL},
+                             *const four[] = {"optim=adamw_torch_4bit", "checkpointing=on", NULL},
+                             *const fp8[] = {"optimizer=adamw-fp8", "checkpointing=on", NULL};
+    const struct tdm_method_prediction p = predict(none), f = predict(four), e = predict(fp8);
+    const uint64_t base = p.steps[2].torch.before_bytes, parameters = p.parameters_bytes / 2,
+                   tensors = 2 + LAYERS * (PROJECTIONS + 2) + 1, blocks = 2 * tensors * 3 * 512;
+    (void)state;
+    assert_in_range(
+        f.steps[2].torch.before_bytes - base, 2 * (parameters / 2 + parameters / 128 * 4),
+        2 * (parameters / 2 + parameters / 128 * 4) + blocks + 2 * LAYERS * PROJECTIONS * UNSPLIT);
+    assert_in_range(e.steps[2].torch.before_bytes - base, 2 * (parameters + parameters / 256 * 4),
+                    2 * (parameters + parameters / 256 * 4) + blocks +
+                        2 * LAYERS * PROJECTIONS * UNSPLIT);
+}
+
+/* CPUOffloadOptimizer leaves no state on the GPU; with offload_gradients no gradient waits for the
+ * step. On the host are two pinned copies, rounded up, and two states of the dtype of weights. */
+static void offloaded_optimizer_by_hand(void **state)
+{
+    static const char *const none[] = {"optimizer=sgd", "checkpointing=on", NULL},
+                             *const states[] = {"optimizer=adamw-fused", "checkpointing=on",
+                                                "cpu_offload_optimizer=states", NULL},
+                             *const gradients[] = {"optimizer=adamw-fused", "checkpointing=on",
+                                                   "cpu_offload_optimizer=gradients", NULL};
+    const struct tdm_method_prediction p = predict(none), s = predict(states),
+                                       g = predict(gradients);
+    const struct tdm_torch_step *last = &s.steps[2].torch, *freed = &g.steps[2].torch;
+    (void)state;
+    assert_int_equal(last->before_bytes, p.steps[2].torch.before_bytes);
+    assert_in_range(last->host_bytes, 4 * p.parameters_bytes, 6 * p.parameters_bytes);
+    assert_int_equal(freed->host_bytes, last->host_bytes);
+    assert_true(last->end_bytes[TDM_PHASE_BACKWARD] - freed->end_bytes[TDM_PHASE_BACKWARD] >
+                p.parameters_bytes / 10 * 9);
+}
+
 /* GaLore in 8 bits: moments of R rows or columns of a matrix of a layer, and its projection in
  * bf16; of all else those of 8 bits. One matrix more is there while it moves to its copy. By hooks
  * no gradients are left for the step. */
@@ -573,6 +612,7 @@ static void targets_in_own_words(void **state)
                  "lora_targets=qkv_proj,o_proj,down_proj"},
                 {"pythia-1.4b", "target_modules=query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
                  "lora_targets=all"},
+                {"opt-1.3b", "target_modules=q_proj,out_proj", "lora_targets=q_proj,o_proj"},
                 {"phi-2", "target_modules=fc1,fc2", "lora_targets=up_proj,down_proj"}};
     (void)state;
     for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
@@ -635,6 +675,8 @@ int main(void)
         cmocka_unit_test(shards_of_4_bits),
         cmocka_unit_test(copies_are_trained),
         cmocka_unit_test(states_of_8_bits_by_hand),
+        cmocka_unit_test(states_of_torchao_by_hand),
+        cmocka_unit_test(offloaded_optimizer_by_hand),
         cmocka_unit_test(galore_of_8_bits_by_hand),
         cmocka_unit_test(blocks_of_8_bits_by_hand),
         cmocka_unit_test(adafactor_by_hand),

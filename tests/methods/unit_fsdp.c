@@ -514,6 +514,97 @@ static void tensor_parallel_steps_are_those_of_pytorch(void **state)
     assert_int_equal(rows, 5);
 }
 
+/* ---- experts that ranks divide ---- */
+
+#define EXPERT_TOKENS 128u
+
+/* A step of a mixture in which nothing is resharded. */
+static struct tdm_torch_step experts_step(const char *config, uint64_t gpus, const char *degree)
+{
+    char path[1024];
+    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", NO, ENDS,
+                           "logits=base",     "step=3",         degree};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {
+        .torch = {.tokens = EXPERT_TOKENS, .batch = 1, .ranks = gpus}};
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction p;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, sizeof(pairs) / sizeof(pairs[0]), &settings, &choices,
+                          &err),
+         &err);
+    must(tdm_model_load(path_of(config, path, sizeof(path)), &model, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+    return p.steps[p.count - 1].torch;
+}
+
+/* Some tens of tensors are rounded up to 512 bytes. */
+static void check_near(const char *line, uint64_t predicted, uint64_t recorded)
+{
+    if (predicted > recorded + 16 * ROUNDING || recorded > predicted + 16 * ROUNDING)
+        fail_msg("%s: predicted %llu, PyTorch %llu", line, (unsigned long long)predicted,
+                 (unsigned long long)recorded);
+}
+
+/* torchtitan's own modules (commit before 9810191b), with half of the experts, equally many rows
+ * for each and all-to-alls that only allocate, kept as much in a forward of transformers' model on
+ * a CPU (torch 2.11.0, transformers 5.17.0, 128 tokens). A rank here also has gathered what it
+ * computes with: all but the other half of the experts. */
+static void experts_keep_what_torchtitan_keeps(void **state)
+{
+    static const struct {
+        const char *config;
+        uint64_t kept, parameters; /* of a rank */
+    } cases[] = {{"configs/qwen3-moe-small.json", 4624194, 2498560 - 4 * 2 * 3 * 256 * 128},
+                 {"configs/families/llama4_text.json", 7088322, 4067584 - 2 * 2 * 3 * 256 * 256}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct tdm_torch_step step =
+            experts_step(cases[i].config, 2, "expert_parallel_degree=2");
+        check_near(cases[i].config,
+                   step.end_bytes[TDM_PHASE_FORWARD] - step.before_bytes - 2 * cases[i].parameters,
+                   cases[i].kept);
+    }
+}
+
+/* Whichever ranks share experts, each has as large a part of them. */
+static void experts_are_divided_evenly(void **state)
+{
+    static const char *const degrees[] = {"expert_parallel_degree=1", "expert_parallel_degree=2",
+                                          "expert_parallel_degree=4", "expert_parallel_degree=8"};
+    uint64_t first = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof(degrees) / sizeof(degrees[0]); i++) {
+        const struct tdm_torch_step step =
+            experts_step("configs/qwen3-moe-small.json", 8, degrees[i]);
+        if (i == 0)
+            first = step.before_bytes;
+        check_near(degrees[i], step.before_bytes, first);
+    }
+}
+
+/* Of transformers' expert parallelism by both GPUs nothing is sharded: a rank has all but half of
+ * the experts, and no gathers. Of four GPUs two share shards of that. */
+static void transformers_divides_experts_alone(void **state)
+{
+    const uint64_t rank = 2496000 - 4 * 2 * 3 * 256 * 128;
+    (void)state;
+    struct tdm_torch_step one = experts_step("configs/qwen3-moe-small.json", 1, "ep_size=1"),
+                          two = experts_step("configs/qwen3-moe-small.json", 2, "ep_size=2"),
+                          four = experts_step("configs/qwen3-moe-small.json", 4, "ep_size=2");
+    check_near("weights", one.before_bytes - two.before_bytes, 2 * (2496000 - rank));
+    check_near("shards", two.before_bytes - four.before_bytes, rank);
+    assert_int_equal(two.categories[TDM_METHOD_COMMUNICATION], 0);
+    assert_true(four.categories[TDM_METHOD_COMMUNICATION] > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -531,6 +622,9 @@ int main(void)
         cmocka_unit_test(one_gpu_has_all_shards),
         cmocka_unit_test(offloaded_shards_leave_nothing),
         cmocka_unit_test(tensor_parallel_steps_are_those_of_pytorch),
+        cmocka_unit_test(experts_keep_what_torchtitan_keeps),
+        cmocka_unit_test(experts_are_divided_evenly),
+        cmocka_unit_test(transformers_divides_experts_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -822,6 +822,42 @@ static void stages_may_be_uneven(void **state)
     tdm_model_free(model);
 }
 
+/* Of what the hybrid optimizer offloads no state is on the GPU: on the host there are 16 bytes an
+ * element, of which the copies of parameters and gradients are rounded up as pinned memory is. The
+ * one that is aware of precision has 10 bytes an element in place of 12. */
+static void offloaded_states_are_on_the_host(void **state)
+{
+    static const struct {
+        const char *pairs;
+        double device, host; /* bytes of an element */
+    } cases[] = {
+        {"", 12, 0},
+        {"use_precision_aware_optimizer=yes", 10, 0},
+        {"use_precision_aware_optimizer=yes exp_avg_dtype=bf16 exp_avg_sq_dtype=bf16", 6, 0},
+        {"optimizer_cpu_offload=yes", 12, 0},
+        {"optimizer_cpu_offload=yes optimizer_offload_fraction=0.5", 6, 8},
+        {"optimizer_cpu_offload=yes optimizer_offload_fraction=1", 0, 16},
+    };
+    /* Two data-parallel ranks share the states. */
+    const double elements =
+        (12 * ((2 * 8192. + 2048) * 8192 / 4 + 3 * 8192. * 28672 / 4 + 2 * 8192) +
+         2 * 128512. / 4 * 8192 + 8192) /
+        2;
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char pairs[192];
+        snprintf(pairs, sizeof(pairs), "sequence_parallel=yes use_distributed_optimizer=yes %s",
+                 cases[i].pairs);
+        const struct row row = {"b200", "llama-3-70b-12-layers", 4096, 1, 4, 1, 1, pairs, 0, 0};
+        const struct tdm_torch_step step = last_step(&row);
+        const double device = (double)step.categories[TDM_METHOD_OPTIMIZER] / elements,
+                     host = (double)step.host_bytes / elements;
+        if (fabs(device - cases[i].device) > 0.8 || host < cases[i].host - 0.4 ||
+            host > 1.6 * cases[i].host)
+            fail_msg("%s: %.2f and %.2f bytes of an element", cases[i].pairs, device, host);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -847,6 +883,7 @@ int main(void)
         cmocka_unit_test(windows_meet_no_ring),
         cmocka_unit_test(stages_may_be_uneven),
         cmocka_unit_test(muon_has_one_state),
+        cmocka_unit_test(offloaded_states_are_on_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,7 +194,7 @@ static void test_unmeasured_values_have_no_runs(void **state)
             marked += is_marked;
         }
     }
-    assert_int_equal(marked, 4);
+    assert_int_equal(marked, 5);
 }
 
 int main(void)

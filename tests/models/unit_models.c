@@ -819,8 +819,8 @@ static void test_broken(void **state)
          "\"quantization_config.quant_method\" is missing"},
         {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
          "\"quantization_config.quant_method\" is \"hqq\", which is not modelled"},
-        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 8}}",
-         "\"quantization_config.bits\" is 8; quantized weights of 4 bits alone"},
+        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 5}}",
+         "\"quantization_config.bits\" is 5; GPTQ has 2, 3, 4 or 8"},
         {"{\"rope_theta\": 0}", "\"rope_theta\" is 0; it must be a number from 2"},
         {"{\"rope_scaling\": \"linear\"}", "\"rope_scaling\" is \"linear\"; it must be an object"},
         {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}",
@@ -917,6 +917,9 @@ static void test_quantized_names(void **state)
         {"unsloth/Llama-3.2-1B-bnb-8bit", "llama-3.2-1b", {.kind = TDM_BASE_INT8}},
         {"Qwen/Qwen3-8B-AWQ", "qwen3-8b", {.kind = TDM_BASE_AWQ, .group = 128}},
         {"Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", {.kind = TDM_BASE_GPTQ, .group = 128}},
+        {"Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8",
+         "qwen2.5-7b",
+         {.kind = TDM_BASE_GPTQ, .bits = 8, .group = 128}},
         {"unsloth/mistral-7b-bnb-4bit", "mistral-7b-v0.1", {.kind = TDM_BASE_NF4_DOUBLE}},
         {"unsloth/Llama-3.2-1B-Instruct-FP8-Dynamic", "llama-3.2-1b", {.stored = TDM_STORED_FP8}},
         {"Qwen/Qwen3-1.7B-FP8", "qwen3-1.7b", {.stored = TDM_STORED_FP8}},
@@ -930,6 +933,7 @@ static void test_quantized_names(void **state)
         assert_int_equal(model->base.kind, names[i].base.kind);
         assert_int_equal(model->base.stored, names[i].base.stored);
         assert_int_equal(model->base.group, names[i].base.group);
+        assert_int_equal(model->base.bits, names[i].base.bits);
         tdm_model_free(model);
     }
 }
@@ -941,6 +945,7 @@ static void test_other_names(void **state)
         {"Qwen2.5-7B", "qwen2.5-7b"},
         {"Qwen/Qwen2.5-7B", "qwen2.5-7b"},
         {"Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"},
+        {"https://huggingface.co/Qwen/Qwen2.5-7B-Instruct/tree/main", "qwen2.5-7b"},
         {"meta-llama/Meta-Llama-3-8B", "llama-3-8b"},
         {"meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"},
         {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"},
