@@ -57,6 +57,7 @@ void tdm_search_set_bound(struct tdm_search *search, double seconds)
 {
     const double step = search->simulation.step_seconds;
     search->bound_seconds = seconds < step ? seconds : step;
+    search->beyond_seconds = seconds < step ? 0 : seconds - step;
     search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
 }
 

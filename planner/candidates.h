@@ -104,6 +104,7 @@ struct tdm_search {
     struct tdm_search_counts counts;
     struct tdm_simulation simulation; /* of the schedule found */
     double bound_seconds;             /* lower bound on all schedules searched; 0: unknown */
+    double beyond_seconds;            /* by which that was above the step: no more than rounding */
     double gap;                       /* (step - bound) / bound */
     struct tdm_relaxed binding; /* the linear program that sets the bound: prices, binding rows */
 };

@@ -1273,6 +1273,7 @@ static double plan_with_ladder(struct tdm_ladder *ladder, uint64_t memory_bytes)
                        1e-9 * simulation.step_seconds);
     assert_true(simulation.used_peak_bytes[TDM_DEVICE] <= memory_bytes);
     assert_true(found.bound_seconds <= found.simulation.step_seconds);
+    assert_true(found.beyond_seconds <= 1e-6 * found.simulation.step_seconds);
     tdm_program_free(program);
     tdm_schedule_free(schedule);
     return found.simulation.step_seconds;
