@@ -139,16 +139,22 @@ static enum tdm_status parse_arguments(const char *file, const char *text, json_
 
 /* ---- shell scripts ---- */
 
+/* A word without the folders before it. */
+static const char *program_name(const json_t *words, size_t index)
+{
+    const char *word = json_string_value(json_array_get(words, index));
+    const char *slash = strrchr(word, '/');
+    return slash != NULL ? slash + 1 : word;
+}
+
 /* A command that launches by itself: files of Python among its options are plugins. NULL: the first
  * word is none. */
 static const char *own_program(const json_t *words)
 {
     static const char *const names[] = {
         "swift", "megatron", "llamafactory-cli", "trl", "tune", "axolotl", "vllm", "sglang"};
-    const char *word = json_string_value(json_array_get(words, 0));
-    const char *slash = strrchr(word, '/');
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(slash != NULL ? slash + 1 : word, names[i]) == 0)
+        if (strcmp(program_name(words, 0), names[i]) == 0)
             return names[i];
     return NULL;
 }
@@ -164,7 +170,20 @@ static bool is_launcher(const char *module)
     return found;
 }
 
-/* Takes away words that only start another command: "nohup", "uv run". */
+/* "vllm serve" or "sglang serve", of which this word is the first. NULL: it is not. */
+static const char *serves(const json_t *words, size_t index)
+{
+    static const char *const names[] = {"vllm", "sglang"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (index + 1 < json_array_size(words) &&
+            strcmp(program_name(words, index), names[i]) == 0 &&
+            strcmp(json_string_value(json_array_get(words, index + 1)), "serve") == 0)
+            return names[i];
+    return NULL;
+}
+
+/* Takes away words that only start another command: "nohup", "uv run", and all before "vllm
+ * serve". */
 static void drop_starters(json_t *words)
 {
     static const char *const starters[] = {"nohup", "sudo", "exec", "time", "env", "uv", "run"};
@@ -172,6 +191,11 @@ static void drop_starters(json_t *words)
         if (json_array_size(words) > 1 &&
             strcmp(json_string_value(json_array_get(words, 0)), starters[i]) == 0)
             json_array_remove(words, 0);
+    size_t before = 0;
+    while (before < json_array_size(words) && serves(words, before) == NULL)
+        before++;
+    for (size_t i = before < json_array_size(words) ? before : 0; i > 0; i--)
+        json_array_remove(words, 0);
 }
 
 /* Takes away where the output goes: "> log.txt 2>&1 &". */
@@ -196,50 +220,68 @@ static size_t image_index(const json_t *words)
     return 0;
 }
 
-/* A server that Python runs as a module, or Docker as an image. NULL: none. */
-static const char *server_of(const json_t *words)
+const char *tdm_from_server(const json_t *words)
 {
     static const char *const modules[][2] = {{"vllm.entrypoints.openai.api_server", "vllm"},
                                              {"vllm.entrypoints.api_server", "vllm"},
                                              {"sglang.launch_server", "sglang"}};
-    for (size_t i = 1; i < json_array_size(words); i++)
-        for (size_t m = 0; m < sizeof(modules) / sizeof(modules[0]); m++)
+    for (size_t i = 0; i < json_array_size(words); i++) {
+        if (serves(words, i) != NULL)
+            return serves(words, i);
+        for (size_t m = 0; m < sizeof(modules) / sizeof(modules[0]) && i > 0; m++)
             if (strcmp(json_string_value(json_array_get(words, i - 1)), "-m") == 0 &&
                 strcmp(json_string_value(json_array_get(words, i)), modules[m][0]) == 0)
                 return modules[m][1];
+    }
     return image_index(words) > 0 ? "vllm" : NULL;
+}
+
+/* A short option of vLLM by its long name: "-tp 2" and "-tp=2". False: no memory. */
+static bool lengthen_word(json_t *words, size_t index)
+{
+    static const char *const options[][2] = {
+        {"-tp", "--tensor-parallel-size"},   {"-pp", "--pipeline-parallel-size"},
+        {"-dp", "--data-parallel-size"},     {"-dcp", "--decode-context-parallel-size"},
+        {"-ep", "--enable-expert-parallel"}, {"-q", "--quantization"},
+        {"-O", "--compilation-config"}};
+    const char *word = json_string_value(json_array_get(words, index));
+    for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++) {
+        const size_t length = strlen(options[o][0]);
+        const char *rest = word + length;
+        if (strncmp(word, options[o][0], length) != 0)
+            continue;
+        if (*rest == '=' || *rest == '\0') {
+            json_t *longer = json_sprintf("%s%s", options[o][1], rest);
+            return json_array_set_new(words, index, longer) == 0;
+        }
+        if (strcmp(options[o][0], "-O") == 0) /* "-O3" */
+            return json_array_set_new(words, index, json_sprintf("%s=%s", options[o][1], rest)) ==
+                   0;
+    }
+    return true;
 }
 
 /* vLLM's short options by their long names, the model of "vllm serve MODEL" as --model, and the
  * version of an image as --version. */
 static bool lengthen(json_t *words)
 {
-    static const char *const options[][2] = {{"-tp", "--tensor-parallel-size"},
-                                             {"-pp", "--pipeline-parallel-size"},
-                                             {"-dp", "--data-parallel-size"},
-                                             {"-dcp", "--decode-context-parallel-size"},
-                                             {"-q", "--quantization"}};
     for (size_t i = 1; i < json_array_size(words); i++)
-        for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++)
-            if (strcmp(json_string_value(json_array_get(words, i)), options[o][0]) == 0 &&
-                json_array_set_new(words, i, json_string(options[o][1])) != 0)
-                return false;
-    const size_t image = image_index(words);
-    const char *tag = strrchr(json_string_value(json_array_get(words, image)), ':');
-    if (image > 0 && tag != NULL && tag[1] == 'v' &&
-        (json_array_insert_new(words, image + 1, json_string("--version")) != 0 ||
-         json_array_insert_new(words, image + 2, json_string(tag + 1)) != 0))
-        return false;
-    if (json_array_size(words) < 3 ||
-        strcmp(json_string_value(json_array_get(words, 1)), "serve") != 0)
-        return true;
-    for (size_t i = 2; i < json_array_size(words); i++) {
+        if (!lengthen_word(words, i))
+            return false;
+    const size_t image = image_index(words), serve = serves(words, 0) != NULL ? 1 : image;
+    for (size_t i = serve + 1; serve > 0 && i < json_array_size(words); i++) {
         const char *before = json_string_value(json_array_get(words, i - 1));
-        const bool takes = i > 2 && (before[0] != '-' || strchr(before, '=') == NULL);
-        if (!takes && json_string_value(json_array_get(words, i))[0] != '-')
-            return json_array_insert_new(words, i, json_string("--model")) == 0;
+        const bool takes = i > serve + 1 && (before[0] != '-' || strchr(before, '=') == NULL);
+        if (takes || json_string_value(json_array_get(words, i))[0] == '-')
+            continue;
+        if (json_array_insert_new(words, i, json_string("--model")) != 0)
+            return false;
+        break;
     }
-    return true;
+    const char *tag = strrchr(json_string_value(json_array_get(words, image)), ':');
+    return image == 0 || tag == NULL || tag[1] != 'v' ||
+           (json_array_insert_new(words, image + 1, json_string("--version")) == 0 &&
+            json_array_insert_new(words, image + 2, json_string(tag + 1)) == 0);
 }
 
 /* The word after which options are the program's: a file of Python, or the module of -m. Those
@@ -290,7 +332,7 @@ static enum tdm_status parse_script(const char *file, const char *text, json_t *
     drop_starters(words);
     drop_redirections(words);
     const size_t program = program_index(words);
-    const char *known = own_program(words) != NULL ? own_program(words) : server_of(words);
+    const char *known = own_program(words) != NULL ? own_program(words) : tdm_from_server(words);
     if (known != NULL && strcmp(known, "vllm") == 0 && !lengthen(words))
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
     json_t *object = json_object(), *launcher = json_object();

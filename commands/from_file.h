@@ -19,4 +19,8 @@ enum tdm_status tdm_from_load(const char *path, json_t **root, struct tdm_error 
 enum tdm_status tdm_from_script(const char *file, const char *text, json_t **words,
                                 json_t **assigned, struct tdm_error *err);
 
+/* The server that the words of a command start, "vllm" or "sglang": by its own name, as a module of
+ * Python, or vLLM as an image for Docker. NULL: they start none. */
+const char *tdm_from_server(const json_t *words);
+
 #endif

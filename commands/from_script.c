@@ -18,6 +18,7 @@
 
 #define WORD_BYTES 4096u
 #define NAME_BYTES 64u
+#define LEAST_OPTIONS 2u  /* by one alone a trainer cannot be told */
 #define MOST_WORDS 65536u /* of a script; arrays of arrays would fill the memory */
 
 struct script {
@@ -299,7 +300,7 @@ static bool is_option(const char *word)
 }
 
 /* Takes assignments from the beginning of the command that was read, and keeps it if it has more
- * options than those before. */
+ * options than those before. A server needs no options, so it counts as having the least. */
 static void end_command(struct script *s)
 {
     size_t options = 0;
@@ -311,7 +312,10 @@ static void end_command(struct script *s)
     }
     for (size_t i = 0; i < json_array_size(s->command); i++)
         options += is_option(json_string_value(json_array_get(s->command, i)));
-    if (options > s->options) {
+    const bool serves = tdm_from_server(s->command) != NULL;
+    if (serves && options < LEAST_OPTIONS)
+        options = LEAST_OPTIONS;
+    if (options > s->options || (serves && options == s->options)) {
         json_decref(s->best);
         json_decref(s->before);
         s->best = tdm_json_copy(s->command);
@@ -333,19 +337,6 @@ static void read_commands(struct script *s)
     }
 }
 
-/* A server needs no options but its model; of other commands one is not enough to tell a trainer
- * by. */
-static bool serves(const json_t *words)
-{
-    static const char *const servers[] = {"vllm", "vllm.entrypoints.openai.api_server",
-                                          "sglang.launch_server"};
-    for (size_t i = 0; i < json_array_size(words); i++)
-        for (size_t k = 0; k < sizeof(servers) / sizeof(servers[0]); k++)
-            if (strcmp(json_string_value(json_array_get(words, i)), servers[k]) == 0)
-                return true;
-    return false;
-}
-
 enum tdm_status tdm_from_script(const char *file, const char *text, json_t **words,
                                 json_t **assigned, struct tdm_error *err)
 {
@@ -357,7 +348,7 @@ enum tdm_status tdm_from_script(const char *file, const char *text, json_t **wor
     json_decref(s.command);
     *words = s.best;
     *assigned = s.before;
-    if ((s.options > 1 || serves(s.best)) && s.has_memory && !s.is_too_long && s.best != NULL &&
+    if (s.options >= LEAST_OPTIONS && s.has_memory && !s.is_too_long && s.best != NULL &&
         s.before != NULL)
         return TDM_OK;
     json_decref(s.best);

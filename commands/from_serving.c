@@ -21,24 +21,31 @@ static enum tdm_status read_dtype(const struct tdm_from_reading *r, const char *
     return tdm_from_bad(r, path, value, "auto, bfloat16, float16 and half are known");
 }
 
-/* "32k" is 32,000 tokens and "32K" 32,768 (utils/argparse_utils.py human_readable_int). */
+/* "32k" is 32,000 tokens, "25.6k" 25,600, and "32K" 32,768 (utils/argparse_utils.py
+ * human_readable_int). */
 static enum tdm_status read_length(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
     static const struct {
         const char *unit;
-        uint64_t tokens;
-    } units[] = {{"k", 1000}, {"m", 1000000}, {"K", 1024}, {"M", 1048576}};
+        double tokens;
+        bool divides; /* may have digits behind a point */
+    } units[] = {{"k", 1e3, true}, {"m", 1e6, true}, {"K", 1024, false}, {"M", 1048576, false}};
     const char *text = json_is_string(value) ? json_string_value(value) : "";
-    char *end = NULL;
-    const unsigned long number = strtoul(text, &end, 10);
+    const size_t whole = strspn(text, "0123456789");
+    const bool has_point = whole > 0 && text[whole] == '.';
+    const size_t digits = has_point ? strspn(text + whole + 1, "0123456789") : 0;
+    const char *end = text + whole + (digits > 0 ? 1 + digits : 0);
+    const double number = whole > 0 ? strtod(text, NULL) : 0;
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-        if (text[0] >= '1' && text[0] <= '9' && number < 1000000 &&
+        if (number * units[i].tokens >= 1 && number < 1e6 && (digits == 0 || units[i].divides) &&
             strcmp(end, units[i].unit) == 0) {
-            r->from->context = number * units[i].tokens;
+            r->from->context = (uint64_t)(number * units[i].tokens);
             return TDM_OK;
         }
-    return tdm_from_count(r, path, value, &r->from->context);
+    return json_is_string(value)
+               ? tdm_from_bad(r, path, value, "it must be a whole number, or one with k, m, K or M")
+               : tdm_from_count(r, path, value, &r->from->context);
 }
 
 static enum tdm_status read_replicas(const struct tdm_from_reading *r, const char *path,

@@ -151,6 +151,23 @@ static bool scales_groups(const struct tdm_key_case *c)
     return c->settings->serving.kv_dtype >= TDM_KV_INT8;
 }
 
+/* The ranks that vLLM has room for (vllm/config/lora.py MaxLoRARanks). */
+static enum tdm_status read_rank(const struct tdm_method_key *key, const char *value,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const uint64_t ranks[] = {1, 8, 16, 32, 64, 128, 256, 320, 512};
+    enum tdm_status status = tdm_key_read_count(key, value, settings, err);
+    if (status != TDM_OK)
+        return status;
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++)
+        if (settings->serving.adapter_rank == ranks[i])
+            return TDM_OK;
+    return tdm_fail(err, TDM_USAGE,
+                    "--set %s: vLLM has no room for rank %.16s; expected 1, 8, 16, 32, 64, 128, "
+                    "256, 320 or 512",
+                    key->name, value);
+}
+
 static bool has_adapters(const struct tdm_key_case *c)
 {
     return c->settings->serving.adapters;
@@ -330,8 +347,8 @@ const struct tdm_method_key tdm_keys_serving[] = {
      tdm_key_read_switch, FIELD(adapters)},
     {"max_loras", "N", "1", "adapters that a step may have", tdm_key_read_count,
      FIELD(adapter_slots), .least = 1, .most = 1024, .needs = {&needs_adapters}},
-    {"max_lora_rank", "N", "16", "rank that adapters may have", tdm_key_read_count,
-     FIELD(adapter_rank), .least = 1, .most = 1024, .needs = {&needs_adapters}},
+    {"max_lora_rank", "N", "16", "rank that adapters may have", read_rank, FIELD(adapter_rank),
+     .least = 1, .most = 512, .needs = {&needs_adapters}},
     {"enforce_eager", "no|yes", "no", "yes: no CUDA graphs", tdm_key_read_switch, FIELD(eager)},
     {"sampler", "native|flashinfer", "native", "native: top-p by sorting all logits",
      tdm_key_read_switch, FIELD(flashinfer)},

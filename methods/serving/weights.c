@@ -150,7 +150,8 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
     case TDM_SERVED_NVFP4: /* a scale of 8 bits for each 16 */
         return elements / 2 + elements / 16 + sizeof(float);
     case TDM_SERVED_NF4: /* a scale for each 64: in fp32 since 0.9.2, which counts as 0.9.1 (pull
-                          * request 19742), before of 8 bits, with a scale for each 256 of these */
+                          * request 19742), before, and in SGLang (srt/model_loader/loader.py), of 8
+                          * bits, with a scale for each 256 of these */
         return elements / 2 + (serving->version >= TDM_VLLM_0_9_1
                                    ? elements / 64 * sizeof(float)
                                    : elements / 64 + elements / (64 * 256) * sizeof(float));
