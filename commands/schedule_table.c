@@ -270,8 +270,8 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
     if (inner && schedule->order == TDM_LAYER_MAJOR)
         fprintf(out, ROW "held on the %s", "inner inputs", place_name(schedule, group->held_place));
     if (inner && group->held_device_chunks > 0)
-        fprintf(out, ", of the last %u of %u chunks on the device", group->held_device_chunks,
-                chunks);
+        fprintf(out, ", of the last %u of %u chunks on the device",
+                chunks - tdm_held_near_from(group, chunks), chunks);
     if (inner && schedule->order == TDM_LAYER_MAJOR)
         fputc('\n', out);
     fprintf(out, ROW, "attention outputs");

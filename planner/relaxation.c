@@ -593,8 +593,8 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
         status = branch_on_slots(r, &enough, err);
     if (status == TDM_NO_MEMORY)
         return status;
-    if (r->bound_seconds <= 0 &&
-        !r->of_bytes) /* no solver prices gave a bound; that of computing does */
+    /* no solver prices gave a bound, or few solutions a low one; that of computing may be better */
+    if (!r->of_bytes && (r->bound_seconds <= 0 || !r->is_converged))
         try_computing(r);
     tdm_relaxation_weigh(r);
     *relaxed = r->relaxed;

@@ -106,10 +106,10 @@ static void start_stacks(struct tdm_local_search *s)
     for (int start = 0; start < 4; start++) {
         if (start / 2 && (s->limits->tied || layers == 0))
             break;
-        if (start / 2)
-            put_states(s, tdm_far_place(s->space->schedule));
         if (start % 2 && (s->limits->fixed_rings.weights || s->point.rings.weights == 1))
             continue;
+        if (start / 2)
+            put_states(s, tdm_far_place(s->space->schedule));
         if (start % 2)
             s->point.rings.weights = 1;
         tdm_rounding_stack(s);

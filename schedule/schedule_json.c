@@ -239,9 +239,8 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
     read_set(&reader, "held", &group->held);
     group->held_from_chunk = (uint32_t)tdm_json_count(&reader, "held_from_chunk", 0, UINT32_MAX);
     read_place(&reader, topology, "held_place", &group->held_place);
-    if (json_object_get(object, "held_device_chunks") != NULL)
-        group->held_device_chunks =
-            (uint32_t)tdm_json_count(&reader, "held_device_chunks", 0, UINT32_MAX);
+    group->held_device_chunks =
+        (uint32_t)tdm_json_count_or(&reader, "held_device_chunks", 0, UINT32_MAX, 0);
     read_kv(&reader, "kv", &group->kv);
     read_place(&reader, topology, "kv_place", &group->kv_place);
     read_place(&reader, topology, "kv_gradients_place", &group->kv_gradients_place);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of the methods that train Hugging Face's models with PyTorch. */
 #include "methods/method.h"
+#include "methods/torch/parts.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -223,10 +224,15 @@ static bool has_projections(const struct tdm_key_case *c)
            !tdm_adapter_is_prompt(&c->settings->torch);
 }
 
+static bool mixes_precision(const struct tdm_torch_settings *torch)
+{
+    return torch->wrapper->mixes_precision && tdm_parts_leave_shards(torch);
+}
+
 static bool casts_adapters(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return !torch->wrapper->mixes_precision ||
+    return !mixes_precision(torch) ||
            (torch->wrapper == &tdm_fsdp_wrapper && torch->fsdp.version_1 && !torch->fp32_weights);
 }
 
@@ -253,7 +259,7 @@ static bool has_wide_products(const struct tdm_key_case *c)
          (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
     const bool whole = torch->second.trainer == TDM_TRAINER_DPO && torch->second.whole_logits;
     return (adapters || encoder || has_chunked_logits(c) || whole || torch->fp32_weights) &&
-           (!torch->wrapper->mixes_precision || tdm_fsdp_widens_adapters(torch));
+           (!mixes_precision(torch) || tdm_fsdp_widens_adapters(torch));
 }
 
 /* bf16 changes what bf16 weights do not say, no what fp32 weights say. */

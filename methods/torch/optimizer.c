@@ -227,6 +227,16 @@ static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule
                            &t->states[i]);
 }
 
+/* The number of a leaf among the parameters; their count: it is none, as an input that a reentrant
+ * checkpoint detached. */
+static uint32_t number_of(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf)
+{
+    uint32_t i = 0;
+    while (i < t->parameter_count && t->parameters[i] != leaf)
+        i++;
+    return i;
+}
+
 /* An optimizer for each parameter: torchtune training/memory.py register_optim_in_bwd_hooks; GaLore
  * torchrun_main.py optimizer_hook. */
 void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
@@ -234,9 +244,7 @@ void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
     struct tdm_torch_model *t = model;
     const struct tdm_label label = t->m->label;
     const enum tdm_method_category category = t->m->category;
-    uint32_t i = 0;
-    while (i < t->parameter_count && t->parameters[i] != leaf)
-        i++;
+    const uint32_t i = number_of(t, leaf);
     if (i == t->parameter_count || t->m->partial_gradients)
         return;
     t->m->category = TDM_METHOD_OPTIMIZER;
@@ -266,7 +274,8 @@ static bool is_offloaded(const struct tdm_torch_model *t, uint32_t i)
 void tdm_torch_send_ready(void *model, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = model;
-    if (leaf->grad == NULL || tdm_value_elements(leaf) < FEWEST_OFFLOADED)
+    if (leaf->grad == NULL || tdm_value_elements(leaf) < FEWEST_OFFLOADED ||
+        number_of(t, leaf) == t->parameter_count)
         return;
     tdm_drop(t->m, leaf->grad);
     leaf->grad = NULL;

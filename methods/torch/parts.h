@@ -128,6 +128,12 @@ static inline uint64_t tdm_fsdp_shards(const struct tdm_torch_settings *s)
     return s->ranks / tdm_fsdp_replicas(&s->fsdp) / tdm_tensor_ranks(s) / tdm_expert_parts(s);
 }
 
+/* Where transformers' expert parallelism leaves no ranks for shards, nothing is wrapped. */
+static inline bool tdm_parts_leave_shards(const struct tdm_torch_settings *s)
+{
+    return tdm_expert_parts(s) == 1 || tdm_fsdp_shards(s) > 1;
+}
+
 /* Ranks that divide the experts of a layer: expert_parallel_degree. */
 static inline uint64_t tdm_fsdp_expert_ranks(const struct tdm_torch_settings *s)
 {

@@ -13,8 +13,7 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
     struct tdm_torch_model *model = NULL;
     torch.tokens = tdm_context_local_tokens(&torch.context, torch.tokens);
     torch.batch = tdm_second_batch(&torch);
-    /* Where transformers' expert parallelism leaves no ranks for shards, nothing is wrapped. */
-    if (tdm_expert_parts(&torch) > 1 && tdm_fsdp_shards(&torch) == 1)
+    if (!tdm_parts_leave_shards(&torch))
         torch.wrapper = &tdm_no_wrapper;
     enum tdm_status status = tdm_torch_model_create(m, config, &torch, &model, err);
     *state = model;

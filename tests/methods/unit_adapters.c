@@ -272,14 +272,20 @@ static void offloaded_optimizer_by_hand(void **state)
                              *const states[] = {"optimizer=adamw-fused", "checkpointing=on",
                                                 "cpu_offload_optimizer=states", NULL},
                              *const gradients[] = {"optimizer=adamw-fused", "checkpointing=on",
-                                                   "cpu_offload_optimizer=gradients", NULL};
+                                                   "cpu_offload_optimizer=gradients", NULL},
+                             *const detached[] = {"optimizer=adamw-fused",
+                                                  "checkpointing=on-reentrant",
+                                                  "cpu_offload_optimizer=gradients", NULL};
     const struct tdm_method_prediction p = predict(none), s = predict(states),
-                                       g = predict(gradients);
+                                       g = predict(gradients), d = predict(detached);
     const struct tdm_torch_step *last = &s.steps[2].torch, *freed = &g.steps[2].torch;
     (void)state;
     assert_int_equal(last->before_bytes, p.steps[2].torch.before_bytes);
     assert_in_range(last->host_bytes, 4 * p.parameters_bytes, 6 * p.parameters_bytes);
     assert_int_equal(freed->host_bytes, last->host_bytes);
+    /* gradients of inputs that a reentrant checkpoint detached are no parameters' */
+    assert_int_equal(d.steps[2].torch.end_bytes[TDM_PHASE_BACKWARD],
+                     freed->end_bytes[TDM_PHASE_BACKWARD]);
     assert_true(last->end_bytes[TDM_PHASE_BACKWARD] - freed->end_bytes[TDM_PHASE_BACKWARD] >
                 p.parameters_bytes / 10 * 9);
 }

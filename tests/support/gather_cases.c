@@ -30,6 +30,7 @@ static void roll_places(struct tdm_dice *dice, uint64_t page_tokens, struct tdm_
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         struct tdm_group *group = &schedule->groups[i];
         group->held_place = TDM_DEVICE;
+        group->held_device_chunks = 0;
         group->kv_place = tdm_dice_chance(dice, 85) ? TDM_HOST : TDM_DEVICE;
         group->kv_gradients_place = tdm_dice_chance(dice, 60) ? TDM_HOST : TDM_DEVICE;
     }
