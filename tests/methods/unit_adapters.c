@@ -284,8 +284,9 @@ static void offloaded_optimizer_by_hand(void **state)
     assert_in_range(last->host_bytes, 4 * p.parameters_bytes, 6 * p.parameters_bytes);
     assert_int_equal(freed->host_bytes, last->host_bytes);
     /* gradients of inputs that a reentrant checkpoint detached are no parameters' */
-    assert_int_equal(d.steps[2].torch.end_bytes[TDM_PHASE_BACKWARD],
-                     freed->end_bytes[TDM_PHASE_BACKWARD]);
+    assert_in_range(d.steps[2].torch.end_bytes[TDM_PHASE_BACKWARD],
+                    freed->end_bytes[TDM_PHASE_BACKWARD],
+                    freed->end_bytes[TDM_PHASE_BACKWARD] + (UINT64_C(1) << 20));
     assert_true(last->end_bytes[TDM_PHASE_BACKWARD] - freed->end_bytes[TDM_PHASE_BACKWARD] >
                 p.parameters_bytes / 10 * 9);
 }
