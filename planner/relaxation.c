@@ -368,6 +368,14 @@ static void try_computing(struct tdm_relaxation *r)
     tdm_relaxation_try(r, 0);
 }
 
+/* Few solutions can leave a bound below that of computing. The prices stay: they say what binds. */
+static void raise_to_computing(struct tdm_relaxation *r)
+{
+    price_computing(r, 1);
+    tdm_relaxation_use(r, r->found);
+    r->bound_seconds = fmax(r->bound_seconds, plain_value(r, r->found) + tdm_relaxation_path(r));
+}
+
 enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_order order,
                                      const uint64_t limit_bytes[TDM_MAX_PLACES],
                                      const bool fixed_homes[TDM_STATES],
@@ -593,9 +601,11 @@ enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_sec
         status = branch_on_slots(r, &enough, err);
     if (status == TDM_NO_MEMORY)
         return status;
-    /* no solver prices gave a bound, or few solutions a low one; that of computing may be better */
-    if (!r->of_bytes && (r->bound_seconds <= 0 || !r->is_converged))
+    if (r->bound_seconds <= 0 &&
+        !r->of_bytes) /* no solver prices gave a bound; that of computing does */
         try_computing(r);
+    else if (!r->of_bytes && !r->is_converged)
+        raise_to_computing(r);
     tdm_relaxation_weigh(r);
     *relaxed = r->relaxed;
     return TDM_OK;

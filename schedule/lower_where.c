@@ -52,6 +52,9 @@ static struct tdm_ref held_ref(const struct tdm_lowering *l, uint32_t held, uint
 
 static struct tdm_ref held_input_ref(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
 {
+    if (l->layout->held_input_near[layer] == TDM_NONE) /* all chunks have a slot in one buffer */
+        return (struct tdm_ref){l->layout->held_input[layer],
+                                tdm_low_layer_major(l) ? l->program->chunks[chunk].slot : 0};
     return held_ref(l, l->layout->held_input[layer], l->layout->held_input_near[layer], layer,
                     chunk, 0);
 }

@@ -297,6 +297,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"pass", NOTHING},
         {"selector", REMOVED},
         {"selector", NOTHING},
+        {"held_device_chunks", REMOVED},
+        {"held_device_chunks", NOTHING},
         {"gather", REMOVED},
         {"gather", NOTHING},
         {"ahead", REMOVED},

@@ -367,8 +367,9 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         }
         if (chunk_major) /* held tensors live for one chunk there: tdm_schedule_check */
             group->held_place = TDM_DEVICE;
-        if (group->held_place != TDM_DEVICE && tdm_dice_chance(dice, 50))
-            group->held_device_chunks = random_split(dice, chunks);
+        struct tdm_dice own = *dice; /* what is drawn next does not depend on this */
+        if (group->held_place != TDM_DEVICE && tdm_dice_chance(&own, 50))
+            group->held_device_chunks = random_split(&own, chunks);
     }
     if (schedule->pass == TDM_EVALUATE)
         tdm_schedule_set_evaluate(schedule);
