@@ -55,6 +55,13 @@ void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_ro
     schedule->head_tile_tokens = rounded->tiles.safe;
     schedule->group_count = rounded->group_count;
     memcpy(schedule->groups, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
+    for (uint32_t g = 0; g < rounded->group_count; g++) {
+        struct tdm_group *group = &schedule->groups[g];
+        if (group->held_device_chunks < tdm_estimator_chunks(space->estimators[rounded->size]))
+            continue;
+        group->held_place = TDM_DEVICE; /* all chunks are there; moves still change how many */
+        group->held_device_chunks = 0;
+    }
     memcpy(schedule->homes, rounded->homes, sizeof(schedule->homes));
     schedule->rings = rounded->rings;
 }

@@ -30,6 +30,7 @@ struct tdm_local_search {
     struct tdm_estimate of_sized;  /* and they */
     struct tdm_memo_key with_most; /* the last point, with the most slots for gradients on the */
     uint32_t host_gradients;       /* host, and how many of these it has */
+    bool no_memory;                /* a start was left out: the search fails */
     tdm_measure measure;           /* NULL: estimates decide */
     void *self;
 };

@@ -44,8 +44,6 @@ static void mend(const struct tdm_local_search *s)
                 group->held_from_chunk = 0;
             }
         }
-        if (group->held_device_chunks >= tdm_estimator_chunks(s->estimator))
-            group->held_place = TDM_DEVICE;
         if (group->layers == 1 || !tdm_is_far(group->held_place))
             group->held_device_chunks = 0;
         if (group->kept == TDM_SET_INPUT)

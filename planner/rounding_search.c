@@ -391,6 +391,8 @@ enum tdm_status tdm_improve(const struct tdm_search_space *space,
         search_finely(&s, true);
     }
     tdm_rounded_free(&s.point);
+    if (status == TDM_OK && s.no_memory)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for lists of groups");
     return status;
 }
 

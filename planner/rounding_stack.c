@@ -12,8 +12,6 @@
 #include "planner/estimate_parts.h"
 #include "planner/rounding_parts.h"
 
-#include "base/size.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +36,7 @@ static const enum tdm_set held_sets[] = {TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT
 /* Where a group is: with the first layer, with the last one, or between them. */
 enum { AT_BOTTOM, AT_TOP, BETWEEN, POSITIONS };
 
-/* What a group stores; chunks: its number, from the end. */
+/* What a group stores: by numbers of `splits` and `held_sets`, and from which chunk on it holds. */
 struct stores {
     size_t split, set;
     uint32_t held_from;
@@ -59,7 +57,7 @@ struct stack {
     size_t split_count, set_count;
     uint32_t kept_from[SPLITS];
     double memory[TDM_MAX_PLACES]; /* bytes that are left for what groups store */
-    double more;                   /* on the host when the head was updated */
+    double more;                   /* bytes that the host has besides, once the head was updated */
     /* bytes: both places, a unit; of a chunk of a layer: its input, its attention output */
     double all, unit, input, output;
     struct step *steps; /* [layers + 1][units + 1] */
@@ -121,6 +119,7 @@ static bool find_memory(struct stack *t)
     return t->memory[TDM_DEVICE] > 0 && t->memory[t->far] > 0;
 }
 
+/* Seconds of a group of the layers [first, end). */
 static double seconds_of(const struct stack *t, uint32_t first, uint32_t end,
                          const struct stores *stores)
 {
@@ -259,37 +258,39 @@ static bool are_alike(const struct stack *t)
     return t->layers > 2 && t->e->kind_of[0] == t->e->kind_of[1];
 }
 
+/* Writes the best list into the point. False: none fits, or memory ran out. */
+static bool find_list(struct stack *t)
+{
+    const bool alike = are_alike(t);
+    const size_t sizes = (size_t)POSITIONS * (t->layers + 1);
+    for (size_t i = 0; i < SPLITS; i++)
+        t->kept_from[i] = t->chunks - (uint32_t)(splits[i] * t->chunks);
+    t->units = alike ? MOST_UNITS : FEW_UNITS;
+    t->split_count = alike ? SPLITS : FEW_SPLITS;
+    t->set_count = alike ? HELD_SETS : FEW_HELD_SETS;
+    t->unit = t->all / t->units;
+    t->steps = calloc((size_t)(t->layers + 1) * (t->units + 1), sizeof(*t->steps));
+    t->known =
+        alike ? calloc(sizes * SPLITS * HELD_SETS * (t->chunks + 1), sizeof(*t->known)) : NULL;
+    t->s->no_memory |= t->steps == NULL || (alike && t->known == NULL);
+    const uint32_t units = t->s->no_memory ? UINT32_MAX : find_steps(t);
+    if (units <= t->units)
+        take_list(t, units);
+    free(t->known);
+    free(t->steps);
+    return units <= t->units;
+}
+
 bool tdm_rounding_stack(struct tdm_local_search *s)
 {
     struct stack t = {.s = s,
                       .e = s->estimator,
                       .far = tdm_far_place(s->space->schedule),
                       .layers = s->space->schedule->model->layers,
-                      .chunks = tdm_estimator_chunks(s->estimator)};
-    bool found = false;
-    t.input = (double)t.e->x;
-    t.output = (double)t.e->set[TDM_SET_ATTENTION_OUTPUT];
-    if (s->point.order == TDM_LAYER_MAJOR && t.layers > 2 && find_memory(&t)) {
-        const bool alike = are_alike(&t);
-        for (size_t i = 0; i < SPLITS; i++)
-            t.kept_from[i] = t.chunks - (uint32_t)(splits[i] * t.chunks);
-        t.units = alike ? MOST_UNITS : FEW_UNITS;
-        t.split_count = alike ? SPLITS : FEW_SPLITS;
-        t.set_count = alike ? HELD_SETS : FEW_HELD_SETS;
-        t.unit = t.all / t.units;
-        t.steps = calloc((size_t)(t.layers + 1) * (t.units + 1), sizeof(*t.steps));
-        if (alike)
-            t.known =
-                calloc((size_t)POSITIONS * (t.layers + 1) * SPLITS * HELD_SETS * (t.chunks + 1),
-                       sizeof(*t.known));
-        const uint32_t units = t.steps == NULL ? 0 : find_steps(&t); /* one start of many */
-        found = t.steps != NULL && units <= t.units;
-        if (found)
-            take_list(&t, units);
-        free(t.known);
-        free(t.steps);
-    }
-    if (!found) {
+                      .chunks = tdm_estimator_chunks(s->estimator),
+                      .input = (double)s->estimator->x,
+                      .output = (double)s->estimator->set[TDM_SET_ATTENTION_OUTPUT]};
+    if (s->point.order != TDM_LAYER_MAJOR || t.layers < 3 || !find_memory(&t) || !find_list(&t)) {
         tdm_rounded_copy(&s->point, s->best);
         return false;
     }

@@ -367,14 +367,7 @@ static struct tdm_eager_value *add_plain_shared(struct tdm_eager *m,
                                                 struct tdm_eager_value *x,
                                                 struct tdm_eager_value *made)
 {
-    struct tdm_eager_value *gate = tdm_linear(m, x, layer->shared_gate, NULL, false);
-    gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
-    struct tdm_eager_value *up = tdm_linear(m, x, layer->shared_up, NULL, false);
-    struct tdm_eager_value *product = tdm_mul(m, gate, up);
-    tdm_drop(m, gate);
-    tdm_drop(m, up);
-    struct tdm_eager_value *shared = tdm_linear(m, product, layer->shared_down, NULL, false);
-    tdm_drop(m, product);
+    struct tdm_eager_value *shared = tdm_torch_shared_expert(m, t, layer, x, false);
     struct tdm_eager_value *y = tdm_add(m, made, shared);
     tdm_drop(m, shared);
     tdm_drop(m, made);
@@ -390,7 +383,7 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     struct tdm_eager_value *logits, *indices;
     struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns);
     struct tdm_eager_value *shared =
-        layer->shared_expert_gate != NULL ? tdm_torch_shared_expert(m, t, layer, flat) : NULL;
+        layer->shared_expert_gate != NULL ? tdm_torch_shared_expert(m, t, layer, flat, true) : NULL;
     struct tdm_eager_value *weights = route(m, experts, layer, flat, &logits, &indices);
     struct tdm_eager_value *column = tdm_reshape(m, weights, pairs, 1);
     struct grouping g = group(m, pairs);

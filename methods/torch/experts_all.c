@@ -87,15 +87,15 @@ static struct tdm_eager_value *run_experts(struct tdm_eager *m, const struct tdm
 struct tdm_eager_value *tdm_torch_shared_expert(struct tdm_eager *m,
                                                 const struct tdm_torch_model *t,
                                                 const struct torch_layer *layer,
-                                                struct tdm_eager_value *x)
+                                                struct tdm_eager_value *x, bool flat)
 {
-    struct tdm_eager_value *gate = tdm_linear(m, x, layer->shared_gate, NULL, true);
+    struct tdm_eager_value *gate = tdm_linear(m, x, layer->shared_gate, NULL, flat);
     gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
-    struct tdm_eager_value *up = tdm_linear(m, x, layer->shared_up, NULL, true);
+    struct tdm_eager_value *up = tdm_linear(m, x, layer->shared_up, NULL, flat);
     struct tdm_eager_value *product = tdm_mul(m, gate, up);
     tdm_drop(m, gate);
     tdm_drop(m, up);
-    struct tdm_eager_value *y = tdm_linear(m, product, layer->shared_down, NULL, true);
+    struct tdm_eager_value *y = tdm_linear(m, product, layer->shared_down, NULL, flat);
     tdm_drop(m, product);
     return y;
 }
@@ -116,7 +116,7 @@ struct tdm_eager_value *tdm_torch_all_experts(struct tdm_eager *m, const struct 
     tdm_drop(m, turned);
     rows = tdm_replace(m, rows, weighted);
     struct tdm_eager_value *routed = run_experts(m, t, layer, rows);
-    struct tdm_eager_value *out = tdm_torch_shared_expert(m, t, layer, flat);
+    struct tdm_eager_value *out = tdm_torch_shared_expert(m, t, layer, flat, true);
     struct tdm_eager_value *sum = sum_experts(m, routed, flat->rows);
     struct tdm_eager_value *y = tdm_add_in_place(m, out, sum);
     struct tdm_eager_value *rest[] = {sum, out, routed, rows, scores, logits, flat};

@@ -268,11 +268,11 @@ struct tdm_eager_value *tdm_torch_mamba(struct tdm_eager *m, const struct tdm_to
 struct tdm_eager_value *tdm_torch_short_conv(struct tdm_eager *m, const struct tdm_torch_model *t,
                                              const struct torch_layer *layer,
                                              struct tdm_eager_value *x);
-/* The expert that every token has (experts_all.c). */
+/* The expert that every token has (experts_all.c); `flat` as of tdm_linear(). */
 struct tdm_eager_value *tdm_torch_shared_expert(struct tdm_eager *m,
                                                 const struct tdm_torch_model *t,
                                                 const struct torch_layer *layer,
-                                                struct tdm_eager_value *x);
+                                                struct tdm_eager_value *x, bool flat);
 /* Llama 4's: every expert computes all tokens (experts_all.c). */
 struct tdm_eager_value *tdm_torch_all_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               const struct torch_layer *layer,

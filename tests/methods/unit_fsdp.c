@@ -458,32 +458,38 @@ static const char *path_of(const char *name, char *path, size_t size)
     return path;
 }
 
-static struct tdm_torch_step tensor_step(const char *ranks, const char *gathers, uint64_t gpus)
+/* The last step of a config of tests/data by fsdp, of one sequence. */
+static struct tdm_torch_step step_of(const char *config, const char *const *pairs, size_t count,
+                                     uint64_t tokens, uint64_t gpus)
 {
-    char degree[64], loss[64], path[1024];
-    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", YES, degree, loss};
+    char path[1024];
     const struct tdm_method *method;
-    struct tdm_method_settings settings = {
-        .torch = {.tokens = TENSOR_TOKENS, .batch = 1, .ranks = gpus}};
+    struct tdm_method_settings settings = {.torch = {.tokens = tokens, .batch = 1, .ranks = gpus}};
     struct tdm_method_choices choices;
     struct tdm_method_prediction p;
     struct tdm_model *model;
     struct tdm_machine *machine;
     struct tdm_error err;
-    snprintf(degree, sizeof(degree), "tensor_parallel_degree=%s", ranks);
-    snprintf(loss, sizeof(loss), "disable_loss_parallel=%s", gathers);
     must(tdm_method_find("fsdp", &method, &err), &err);
-    must(tdm_method_apply(method, pairs, sizeof(pairs) / sizeof(pairs[0]), &settings, &choices,
-                          &err),
-         &err);
-    must(tdm_model_load(path_of("configs/tensor-parallel.json", path, sizeof(path)), &model, &err),
-         &err);
+    must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
+    must(tdm_model_load(path_of(config, path, sizeof(path)), &model, &err), &err);
     must(tdm_method_check(model, &settings, &err), &err);
     must(tdm_machine_load("h200", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
     tdm_machine_free(machine);
     tdm_model_free(model);
     return p.steps[p.count - 1].torch;
+}
+
+static struct tdm_torch_step tensor_step(const char *ranks, const char *gathers, uint64_t gpus)
+{
+    char degree[64], loss[64];
+    const char *const pairs[] = {
+        "attention=eager", "optimizer=none", "grads=none", YES, degree, loss};
+    snprintf(degree, sizeof(degree), "tensor_parallel_degree=%s", ranks);
+    snprintf(loss, sizeof(loss), "disable_loss_parallel=%s", gathers);
+    return step_of("configs/tensor-parallel.json", pairs, sizeof(pairs) / sizeof(pairs[0]),
+                   TENSOR_TOKENS, gpus);
 }
 
 static void check_bytes(const char *line, uint64_t predicted, uint64_t recorded)
@@ -521,28 +527,9 @@ static void tensor_parallel_steps_are_those_of_pytorch(void **state)
 /* A step of a mixture in which nothing is resharded. */
 static struct tdm_torch_step experts_step(const char *config, uint64_t gpus, const char *degree)
 {
-    char path[1024];
-    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", NO, ENDS,
-                           "logits=base",     "step=3",         degree};
-    const struct tdm_method *method;
-    struct tdm_method_settings settings = {
-        .torch = {.tokens = EXPERT_TOKENS, .batch = 1, .ranks = gpus}};
-    struct tdm_method_choices choices;
-    struct tdm_method_prediction p;
-    struct tdm_model *model;
-    struct tdm_machine *machine;
-    struct tdm_error err;
-    must(tdm_method_find("fsdp", &method, &err), &err);
-    must(tdm_method_apply(method, pairs, sizeof(pairs) / sizeof(pairs[0]), &settings, &choices,
-                          &err),
-         &err);
-    must(tdm_model_load(path_of(config, path, sizeof(path)), &model, &err), &err);
-    must(tdm_method_check(model, &settings, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
-    must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
-    tdm_machine_free(machine);
-    tdm_model_free(model);
-    return p.steps[p.count - 1].torch;
+    const char *const pairs[] = {"attention=eager", "optimizer=none", "grads=none", NO, ENDS,
+                                 "logits=base",     "step=3",         degree};
+    return step_of(config, pairs, sizeof(pairs) / sizeof(pairs[0]), EXPERT_TOKENS, gpus);
 }
 
 /* Some tens of tensors are rounded up to 512 bytes. */
