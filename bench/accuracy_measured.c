@@ -102,7 +102,16 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                         "offload_param",
                                         "reduce_bucket_size",
                                         "stage3_prefetch_bucket_size",
-                                        "stage3_param_persistence_threshold"};
+                                        "stage3_param_persistence_threshold",
+                                        "peft_type",
+                                        "use_dora",
+                                        "num_virtual_tokens",
+                                        "float8_recipe",
+                                        "cpu_offload_optimizer",
+                                        "optimizer_in_bwd",
+                                        "checkpoint_offload",
+                                        "num_labels",
+                                        "loss_held"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -119,7 +128,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     if (field(table, "weights_dtype")[0] != '\0' &&
         noted(table, "max_grad_norm", value, sizeof(value)) != NULL)
         snprintf(text[count++], 128, "max_grad_norm=%.100s", value);
-    if (field(table, "lora_rank")[0] == '\0')
+    if (field(table, "lora_rank")[0] == '\0' &&
+        noted(table, "peft_type", value, sizeof(value)) == NULL)
         snprintf(text[count++], 128, "lora_rank=0");
     for (size_t i = 0; i < count; i++)
         pairs[i] = text[i];

@@ -27,6 +27,11 @@ DEFAULTS = {
     "use_rslora": "no", "autocast": "weights", "liger": "none", "compile": "no", "checkpoint_every": "1",
     "trainer": "sft", "ref_model": "auto", "precompute_ref_log_probs": "no", "beta": "0",
     "gradient_accumulation_steps": "1", "max_grad_norm": "none", "offload_policy": "none", "large_values": "no",
+    "peft_type": "LORA", "use_dora": "no", "decompose_both": "no", "decompose_factor": "-1", "oft_block_size": "32",
+    "block_share": "no", "boft_block_size": "4", "num_virtual_tokens": "20", "encoder_hidden_size": "0",
+    "prefix_projection": "no", "float8_recipe": "none", "galore_rank": "128", "cpu_offload_optimizer": "no",
+    "optimizer_in_bwd": "no", "checkpoint_offload": "no", "num_labels": "1", "loss_held": "yes",
+    "checkpoint_wrapper": "no", "optimizer_library": "none", "gpus": "",
 }  # fmt: skip
 
 DEEPSPEED = {  # keys of its config, as tidemark predict takes them
@@ -53,17 +58,20 @@ class Case:
             unknown -= DEEPSPEED
         if unknown or not (self.deepspeed or self.strategy in ("single", "ddp", "zero1", "fsdp2")):
             raise ValueError(f"{self.id}: {' '.join(unknown) or self.strategy} is not known")
-        self.gpus = 1 if self.strategy == "single" else 2
+        self.gpus = int(self.set["gpus"] or (1 if self.strategy == "single" else 2))
         self.record = int(self.set["record"])
         self.kind = "records" if self.record else f"{self.gpus}gpu"
         self.sharded = self.strategy == "fsdp2"
         self.fp32 = self.set["weights_dtype"] == "fp32"
-        self.casts = (self.fp32 or self.set["autocast"] == "bf16") and not self.sharded
+        cast = {"weights": self.fp32, "bf16": True, "no": False}[self.set["autocast"]]
+        self.casts = cast and not self.sharded
         self.micro_batches = int(self.set["gradient_accumulation_steps"])
         self.predicted_bytes = 0
         self.of_two = None  # of a trainer of two models: ids -> loss
-        self.seconds = COMPILE_SECONDS if self.deepspeed or self.set["compile"] != "no" else CASE_SECONDS
+        compiles = self.set["compile"] != "no" or self.set["optimizer_library"] == "torchao"
+        self.seconds = COMPILE_SECONDS if self.deepspeed or compiles else CASE_SECONDS
         self.lora = int(self.set["lora_rank"] or 0)
+        self.adapted = self.lora > 0 or self.set["peft_type"] != "LORA"
 
     def sizes(self):
         """The published config, with the case's changes."""
@@ -86,6 +94,8 @@ class Case:
                 del sizes[key]
         config = transformers.AutoConfig.for_model(kind, **sizes)
         config._attn_implementation = "eager" if self.set["attention"] == "eager" else "sdpa"
+        if self.set["logits"] == "score":
+            config.num_labels, config.pad_token_id = int(self.set["num_labels"]), 0
         return config
 
 
@@ -97,7 +107,8 @@ def read_cases():
 # ---- predictions ----
 
 # What of a case changes no allocation, or has another name in tidemark's methods.
-NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings"}
+NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings", "checkpoint_wrapper",
+           "optimizer_library", "gpus"}
 ALWAYS = ("checkpointing", "attention", "optimizer", "weights_dtype", "logits", "allocator_conf")
 PREDICTED = "id,step,peak_allocated_bytes,peak_reserved_bytes,used_bytes"
 
@@ -106,7 +117,8 @@ def pairs_of(case):
     """Settings of the prediction, those that bench/accuracy takes from a measured row."""
     pairs = {key: case.set[key] for key in ALWAYS}
     pairs.update({key: value for key, value in case.said.items() if key not in NO_KEYS})
-    pairs["lora_rank"] = str(case.lora)
+    if case.lora or not case.adapted:
+        pairs["lora_rank"] = str(case.lora)
     if case.micro_batches > 1:
         pairs["gradient_accumulation_steps"] = str(case.micro_batches)
     if case.deepspeed:

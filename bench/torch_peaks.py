@@ -12,7 +12,9 @@ Cases are in bench/torch_peaks.cases. Each is a process of its own (two with two
 uses: random weights, three steps of forward, loss, backward, optimizer step and zero_grad(set_to_none=True) on random
 tokens, peaks reset before each step. Rows have the columns of tests/data/measured_peaks.csv and are written as soon
 as a case is done; a case that fails does not stop the others. Records are the allocator's own events of one step, as
-tests/data/torch_events has them. Needs torch, transformers, GPUs and, for lora=peft, peft; exit status 77 without.
+tests/data/torch_events has them. Needs torch, transformers, GPUs and the libraries that cases name (peft, bitsandbytes,
+torchao, galore-torch, adam-mini, trl, cut-cross-entropy); exit status 77 without. Where torchao is, transformers imports
+it, and it starts CUDA, so that processes are started anew in place of being forked.
 """
 import argparse
 import datetime
@@ -90,7 +92,7 @@ class Adapter(torch.nn.Module if torch else object):
 
 def add_adapters(model, case):
     targets = case.set["lora_targets"].split(",")
-    if case.set["lora"] == "peft":
+    if case.set["lora"] == "peft" or case.set["peft_type"] != "LORA":
         return torch_parts.peft_model(model, case)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -150,17 +152,18 @@ def build(case, prepare=None, trained=True):
         if case.set["checkpointing"] != "off":
             enable_checkpoints(model, case)
         return model.train(), sum(parameter.ds_numel for parameter in model.parameters())
+    scores = case.set["logits"] == "score"
+    kind = transformers.AutoModelForSequenceClassification if scores else transformers.AutoModelForCausalLM
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32 if case.fp32 else torch.bfloat16)
-    if config.tie_word_embeddings:
-        model.lm_head.weight = model.model.embed_tokens.weight
+        model = kind.from_config(config, dtype=torch.float32 if case.fp32 else torch.bfloat16)
+    if config.tie_word_embeddings and not scores:
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
     model.train()
     count = sum(parameter.numel() for parameter in model.parameters())
     if case.set["quantization"] != "none":
         torch_parts.quantize(model, case)
     if case.sharded:
-        if case.lora:
+        if case.adapted:
             model = add_adapters(model, case)
         if case.set["checkpointing"] == "selective":
             torch_parts.checkpoint_layers(model, case)
@@ -173,19 +176,33 @@ def build(case, prepare=None, trained=True):
         return model, count
     if case.sharded:
         return model.train(), count
-    if case.set["checkpointing"] == "selective" or case.set["checkpoint_every"] != "1":
+    if case.set["float8_recipe"] != "none":
+        torch_parts.convert_to_float8(model, case.set["float8_recipe"])
+    wraps = case.set["checkpointing"] in ("selective", "modules") or case.set["checkpoint_wrapper"] == "yes"
+    if wraps or case.set["checkpoint_every"] != "1":
         torch_parts.checkpoint_layers(model, case)
     elif case.set["checkpointing"] != "off":
         enable_checkpoints(model, case)
     if case.set["compile"] != "no":
         torch_parts.compile_parts(model, case)
-    if case.lora:
+    if case.adapted:
         model = add_adapters(model, case)
     model.train()
     return model, count
 
 
-def make_optimizer(parameters, case):
+def make_optimizer(model, parameters, case):
+    by_names = torch_parts.optimizer_by_names(model, case.set["optimizer"], int(case.set["galore_rank"]), 1e-5)
+    if by_names is not None:
+        return by_names
+    if case.set["cpu_offload_optimizer"] != "no":
+        return torch_parts.offloaded_optimizer(parameters, case.set["cpu_offload_optimizer"] == "gradients", 1e-5)
+    if case.set["optimizer_in_bwd"] == "yes":
+        return torch_parts.step_in_backward(parameters, lambda one: make_plain_optimizer(one, case))
+    return make_plain_optimizer(parameters, case)
+
+
+def make_plain_optimizer(parameters, case):
     kinds = {
         "adamw-fused": (torch.optim.AdamW, {"fused": True}),
         "adamw-foreach": (torch.optim.AdamW, {"foreach": True}),
@@ -195,7 +212,8 @@ def make_optimizer(parameters, case):
     if case.set["optimizer"] == "none":
         return None
     name = case.set["optimizer"]
-    kind, settings = kinds[name] if name in kinds else torch_parts.optimizer_kind(name)
+    kind, settings = kinds[name] if name in kinds else torch_parts.optimizer_kind(
+        name, case.set["optimizer_library"])
     if case.strategy == "zero1":
         from torch.distributed.optim import ZeroRedundancyOptimizer
         return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, lr=1e-5, **settings)
@@ -215,6 +233,8 @@ def forward(net, ids, case):
     cache, logits = case.set["use_cache"] == "yes", case.set["logits"]
     if case.of_two:
         return case.of_two(net, ids), None
+    if logits in torch_parts.LOSSES:
+        return torch_parts.LOSSES[logits](net, ids), None
     if logits == "base":
         return net.model(input_ids=ids, use_cache=cache).last_hidden_state.mean(), None
     if logits == "last":
@@ -271,8 +291,10 @@ def end_step(optimizer, trained, case):
 def start_allocator(case):
     if case.set["allocator_conf"] != "default":
         torch._C._accelerator_setAllocatorSettings(case.set["allocator_conf"])
-    if case.set["attention"] == "sdpa-flash":
+    if case.set["attention"] in ("sdpa-flash", "efficient"):
         torch.backends.cuda.enable_cudnn_sdp(False)
+    if case.set["attention"] == "efficient":
+        torch.backends.cuda.enable_flash_sdp(False)
 
 
 def measure(case, rank, rendezvous):
@@ -282,7 +304,7 @@ def measure(case, rank, rendezvous):
     torch.cuda.init()
     start_allocator(case)
     context = driver_used()
-    if case.gpus > 1:
+    if case.strategy != "single":
         torch.distributed.init_process_group("nccl", init_method="file://" + rendezvous, rank=rank,
                                              world_size=case.gpus, device_id=torch.device("cuda", rank))
     if case.deepspeed:
@@ -306,11 +328,13 @@ def measure(case, rank, rendezvous):
     if case.deepspeed:
         net = torch_deepspeed.engine(model, case)
     trained = [p for p in net.parameters() if p.requires_grad]
-    optimizer = net if case.deepspeed else make_optimizer(trained, case)
+    optimizer = net if case.deepspeed else make_optimizer(net, trained, case)
     common["trained_bytes"] = sum(p.numel() * p.element_size() for p in trained)
     sequences = 2 * case.batch if case.set["trainer"] == "dpo" else case.batch
     ids = torch.randint(0, model.config.vocab_size, (sequences, case.context), device=torch_parts.DEVICE)
     loss = output = None
+    if case.set["checkpoint_offload"] == "yes":
+        torch_parts.offloading(net).__enter__()  # to the end of this process
     for step in range(1, STEPS + 1):
         figures = Figures()
         if case.record == step:
@@ -324,6 +348,8 @@ def measure(case, rank, rendezvous):
                 figures.end_phase("forward")
                 figures.phase = "backward"
                 net.backward(loss) if case.deepspeed else loss.backward()
+                if case.set["loss_held"] == "no":
+                    loss = None
                 figures.end_phase("backward")
                 if case.deepspeed:
                     net.step()  # steps after the last micro-batch
@@ -419,7 +445,7 @@ def note_of(case, ranks, at):
     if case.sharded:
         note["reshard_after_forward"] = case.set["reshard_after_forward"]
         note["init_device"] = "meta"
-    elif case.fp32:
+    elif case.fp32 and case.casts:
         note["autocast"] = "bf16"
     for key in case.said:
         if key not in COLUMNS and key not in note and key != "record":
@@ -453,7 +479,8 @@ def versions():
     except (OSError, IndexError):
         driver = "driver unknown"
     libraries = ""
-    for name in ("peft", "bitsandbytes", "liger_kernel", "trl", "deepspeed"):
+    for name in ("peft", "bitsandbytes", "liger_kernel", "trl", "deepspeed", "torchao", "galore-torch", "adam-mini",
+                 "cut-cross-entropy"):
         try:
             libraries += f", {name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:

@@ -16,8 +16,8 @@ import os
 import sys
 
 try:
-    import adam_mini
-    import galore_torch
+    import adam_mini  # noqa: F401
+    import galore_torch  # noqa: F401
     import peft
     import torch
     import torchao.float8.float8_ops
@@ -27,6 +27,8 @@ except ImportError as error:
     print(f"torch_settings: {error}", file=sys.stderr)
     sys.exit(77)
 
+import torch_parts
+from torch_cases import DEFAULTS
 from torch_families import highest, made, sizes
 
 TOKENS = 128
@@ -98,34 +100,7 @@ def adapted(settings):
 
 
 def adapters(settings):
-    kind = settings.get("peft_type", "LORA")
-    if kind == "IA3":
-        return peft.IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"])
-    if kind == "VERA":
-        return peft.VeraConfig(r=RANK, target_modules="all-linear")
-    if kind == "LN_TUNING":
-        return peft.LNTuningConfig(target_modules=["input_layernorm", "post_attention_layernorm", "norm"])
-    rank = int(settings.get("lora_rank", RANK))
-    if kind == "LOHA":
-        return peft.LoHaConfig(r=rank, target_modules="all-linear")
-    if kind == "LOKR":
-        return peft.LoKrConfig(r=rank, target_modules="all-linear", decompose_both="decompose_both" in settings,
-                               decompose_factor=int(settings.get("decompose_factor", -1)))
-    if kind == "OFT":
-        return peft.OFTConfig(target_modules="all-linear", oft_block_size=int(settings.get("oft_block_size", 32)),
-                              block_share="block_share" in settings)
-    if kind == "BOFT":
-        return peft.BOFTConfig(target_modules="all-linear", boft_block_size=int(settings.get("boft_block_size", 4)))
-    prompt = {"task_type": "CAUSAL_LM", "num_virtual_tokens": int(settings.get("num_virtual_tokens", 0))}
-    encoder = {"encoder_hidden_size": int(settings["encoder_hidden_size"])} if "encoder_hidden_size" in settings else {}
-    if kind == "PROMPT_TUNING":
-        return peft.PromptTuningConfig(**prompt)
-    if kind == "P_TUNING":
-        return peft.PromptEncoderConfig(**prompt, **encoder)
-    if kind == "PREFIX_TUNING":
-        return peft.PrefixTuningConfig(**prompt, **encoder, prefix_projection="prefix_projection" in settings)
-    return peft.LoraConfig(r=RANK, lora_dropout=float(settings.get("lora_dropout", 0)), use_dora="use_dora" in settings,
-                           target_modules="all-linear")
+    return torch_parts.adapter_config({**DEFAULTS, "lora_rank": RANK, "lora_targets": "all", **settings})
 
 
 def model_of(config, settings):
@@ -142,9 +117,7 @@ def model_of(config, settings):
             model.base_model.lm_head = torch.nn.Identity()
     model.train()
     if "float8_recipe" in settings:
-        torchao.float8.convert_to_float8_training(
-            model, module_filter_fn=lambda _, name: name.endswith("_proj"),
-            config=torchao.float8.Float8LinearConfig.from_recipe_name(settings["float8_recipe"]))
+        torch_parts.convert_to_float8(model, settings["float8_recipe"])
     if "checkpointing" in settings:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if adapted(settings):
@@ -152,30 +125,13 @@ def model_of(config, settings):
     return model
 
 
-def of_layers(model):
-    return [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
-
-
-def others(model):
-    return [p for name, p in model.named_parameters() if p.ndim != 2 or ".layers." not in name]
-
-
-def optimizers(model, settings, config):
+def optimizers(model, settings):
     name = settings.get("optimizer")
     if name == "adamw-foreach":
         return [torch.optim.AdamW(model.parameters(), foreach=True)]
     if name == "adafactor":
         return [Adafactor(model.parameters(), scale_parameter=False, relative_step=False, lr=1e-3)]
-    if name == "muon":
-        return [torch.optim.AdamW(others(model), foreach=True), torch.optim.Muon(of_layers(model))]
-    if name == "adam-mini":
-        return [adam_mini.Adam_mini(model.named_parameters(), dim=config["hidden_size"],
-                                    n_heads=config["num_attention_heads"],
-                                    n_kv_heads=config["num_key_value_heads"])]
-    if name == "galore":
-        group = {"params": of_layers(model), "rank": RANK, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}
-        return [galore_torch.GaLoreAdamW([{"params": others(model)}, group])]
-    return []
+    return [torch_parts.optimizer_by_names(model, name, RANK, 1e-3)] if name else []
 
 
 def kind_caches(settings):
@@ -185,18 +141,6 @@ def kind_caches(settings):
 def trained(model, settings):
     """Numbers that peft trains."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad) if adapted(settings) else 0
-
-
-def loss_by_parts(model, ids):
-    """torchtune's LinearCrossEntropyLoss: the head and the loss of an eighth of the tokens at a time."""
-    hidden = model.base_model(input_ids=ids, use_cache=False)[0].reshape(-1, model.config.hidden_size)
-    labels = ids.reshape(-1)
-    kept = torch.where(labels != -100)[0]
-    hidden, labels = hidden.index_select(0, kept), labels.index_select(0, kept)
-    total = torch.tensor(0.0)
-    for part, of_part in zip(hidden.tensor_split(8), labels.tensor_split(8)):
-        total += torch.nn.functional.cross_entropy(model.lm_head(part).float(), of_part, reduction="sum")
-    return total / kept.numel()
 
 
 def measure(config, settings):
@@ -210,7 +154,7 @@ def measure(config, settings):
         if settings.get("logits") == "score":
             return model(input_ids=ids, labels=torch.zeros(1, dtype=torch.long), use_cache=False).loss
         if settings.get("logits") == "parts":
-            return loss_by_parts(model, ids)
+            return torch_parts.loss_by_parts(model, ids)
         with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
             if "num_virtual_tokens" in settings:
                 return model(input_ids=ids, use_cache=kind_caches(settings)).logits.mean()
@@ -224,7 +168,7 @@ def measure(config, settings):
         bound["loss"] = forward()
 
     with contextlib.redirect_stdout(sys.stderr):  # Adam-mini tells of its blocks
-        stepping = optimizers(model, settings, config)
+        stepping = optimizers(model, settings)
         _, events = sizes(lambda: [optimizer.step() for optimizer in stepping])
         state, first = highest(0, events)
         _, events = sizes(lambda: [optimizer.step() for optimizer in stepping])
