@@ -596,6 +596,10 @@ static void logs_are_met(void **state)
     }
 }
 
+#define COMPRESSED(type, bits, inputs)                                       \
+    "{\"quant_method\": \"compressed-tensors\", \"ignore\": [\"lm_head\"], " \
+    "\"config_groups\": {\"group_0\": {\"input_activations\": " inputs       \
+    ", \"weights\": {\"type\": \"" type "\", \"num_bits\": " bits "}}}}"
 /* What the config of a checkpoint says of its weights holds where no key does. */
 static void checkpoints_are_served_as_stored(void **state)
 {
@@ -613,6 +617,9 @@ static void checkpoints_are_served_as_stored(void **state)
         {"{\"quant_method\": \"gptq\"}", "quantization=gptq", 128, TDM_SERVED_GPTQ, TDM_OK},
         {"{\"quant_method\": \"fp8\"}", NULL, 128, TDM_SERVED_FP8, TDM_OK},
         {"{\"load_in_4bit\": true}", NULL, 128, TDM_SERVED_NF4, TDM_OK},
+        {COMPRESSED("int", "4, \"group_size\": 32", "null"), NULL, 32, TDM_SERVED_GPTQ, TDM_OK},
+        {COMPRESSED("int", "8", "{}"), NULL, 128, TDM_SERVED_INT8, TDM_OK},
+        {COMPRESSED("float", "8", "{}"), NULL, 128, TDM_SERVED_FP8, TDM_OK},
         {"{\"quant_method\": \"fp8\"}", "quantization=awq", 0, TDM_SERVED_BF16, TDM_USAGE},
     };
     (void)state;
