@@ -119,6 +119,26 @@ enum tdm_status tdm_from_read_fsdp(const struct tdm_from_reading *r, const char 
     return status == TDM_OK ? tdm_from_fsdp_version(r, path) : status;
 }
 
+/* ---- DeepSpeed without a Trainer ---- */
+
+/* DeepSpeed-Chat, dschat/utils/ds_utils.py get_train_ds_config: its optimizer is FusedAdam. */
+static enum tdm_status read_own_stage(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    enum tdm_status status = tdm_from_read_stage(r, path, value);
+    return status == TDM_OK ? tdm_from_pair(r, "optimizer", "AdamW") : status;
+}
+
+static enum tdm_status read_own_offload(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    if (!json_is_true(value))
+        return tdm_from_note(r, path, "off");
+    const json_int_t stage = json_integer_value(json_object_get(r->root, "zero_stage"));
+    enum tdm_status status = tdm_from_pair(r, "offload_optimizer", "cpu");
+    return status == TDM_OK && stage == 3 ? tdm_from_pair(r, "offload_param", "cpu") : status;
+}
+
 /* ---- adapters of TRL ---- */
 
 static bool uses_adapters(const struct tdm_from_reading *r)
@@ -391,6 +411,17 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
     {"fsdp_transformer_layer_cls_to_wrap", IGNORE "every layer is a group"},
     {"deepspeed", READ(tdm_from_read_deepspeed)},
+    {"deepspeed_config", READ(tdm_from_read_deepspeed)}, /* deepspeed.add_config_arguments */
+    /* DeepSpeed-Chat's programs */
+    {"zero_stage", READ(read_own_stage)},
+    {"offload", READ(read_own_offload)},
+    {"lora_dim", SET "lora_rank"},
+    {"lora_module_name", IGNORE "all projections are taken to have adapters"},
+    {"only_optimize_lora", IGNORE "what is frozen is all else"},
+    {"data_path", IGNORE NO_MEMORY},
+    {"data_split", IGNORE NO_MEMORY},
+    {"data_output_path", IGNORE NO_MEMORY},
+    {"num_warmup_steps", IGNORE NO_MEMORY},
     {"parallelism_config*", REFUSE "name the method, as --method ring"},
     {"torch_compile", READ(tdm_from_read_compile)},
     {"torch_compile_mode", READ(tdm_from_read_compile_mode)},
