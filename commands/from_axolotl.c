@@ -105,19 +105,6 @@ static enum tdm_status read_compile(const struct tdm_from_reading *r, const char
                                       : tdm_from_read_compile(r, path, value);
 }
 
-static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *path,
-                                 const json_t *value)
-{
-    if (tdm_from_is_off(value))
-        return tdm_from_note(r, path, "off");
-    r->from->method = "fsdp";
-    enum tdm_status status = tdm_from_fsdp_version(r, path);
-    for (size_t i = 0; i < json_array_size(value) && status == TDM_OK; i++)
-        if (tdm_from_is(json_array_get(value, i), "offload"))
-            status = tdm_from_pair(r, "offload_policy", "cpu");
-    return status;
-}
-
 static enum tdm_status read_attention(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
@@ -328,7 +315,7 @@ static const struct tdm_from_rule rules[] = {
     {"torch_compile_backend", IGNORE "torch_compile says it"},
     {"deepspeed", READ(tdm_from_read_deepspeed)},
     {"deepcompile", REFUSE "DeepCompile is not known"},
-    {"fsdp", READ(read_fsdp)},
+    {"fsdp", READ(tdm_from_read_fsdp)},
     {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
     {"fsdp_*", TABLE(tdm_from_fsdp_rules)},
     {"dp_replicate_size", SET "dp_replicate_size"},

@@ -285,7 +285,7 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"cross_entropy_fusion_impl", SET "cross_entropy_fusion_impl"},
     {"no_masked_softmax_fusion", IGNORE "the kernel of attention has its own"},
     {"no_bias_gelu_fusion", LACK "predicted as one kernel"},
-    {"no_bias_swiglu_fusion", LACK "predicted as one kernel"},
+    {"no_bias_swiglu_fusion", ON "bias_swiglu_fusion=no"},
     {"no_bias_dropout_fusion", LACK "predicted as one kernel"},
     {"no_rope_fusion", LACK "predicted as one kernel"},
     {"no_persist_layer_norm", IGNORE NO_MEMORY},

@@ -159,6 +159,9 @@ enum tdm_status tdm_from_read_context(const struct tdm_from_reading *r, const ch
 void tdm_from_name_fsdp(const struct tdm_from_reading *r);
 /* Says which version of FSDP is predicted where the file names none. */
 enum tdm_status tdm_from_fsdp_version(const struct tdm_from_reading *r, const char *path);
+/* The words of fsdp, of transformers and Axolotl, in one text or a list: "full_shard offload". */
+enum tdm_status tdm_from_read_fsdp(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value);
 /* vllm_mode of TRL: colocate is use_vllm=yes. */
 enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 
@@ -68,13 +69,74 @@ const struct tdm_from_rule tdm_from_fsdp_rules[] = {
     {.key = NULL},
 };
 
-static enum tdm_status read_fsdp(const struct tdm_from_reading *r, const char *path,
-                                 const json_t *value)
+/* One word of fsdp (transformers, trainer_utils.py FSDPOption). */
+static enum tdm_status read_option(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value, const char *word, size_t length)
+{
+    static const struct {
+        const char *word, *key, *value;
+    } options[] = {{"offload", "offload_policy", "cpu"},
+                   {"shard_grad_op", "reshard_after_forward", "no"},
+                   {"full_shard", NULL, NULL},
+                   {"auto_wrap", NULL, NULL}};
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        if (strlen(options[i].word) == length && strncasecmp(options[i].word, word, length) == 0)
+            return options[i].key == NULL ? TDM_OK
+                                          : tdm_from_pair(r, options[i].key, options[i].value);
+    return tdm_from_bad(r, path, value,
+                        "full_shard, shard_grad_op, offload and auto_wrap are known (hybrid_shard "
+                        "is --set dp_replicate_size=NODES)");
+}
+
+/* TrainingArguments: fsdp_config.get("sync_module_states", "true"). */
+static enum tdm_status settle_sync(const struct tdm_from_reading *r)
+{
+    return tdm_from_in(r, "fsdp_config", "sync_module_states") == NULL &&
+                   tdm_from_in(r, "fsdp_config", "fsdp_sync_module_states") == NULL &&
+                   json_object_get(r->root, "fsdp_sync_module_states") == NULL
+               ? tdm_from_quiet_pair(r, "sync_module_states", "yes")
+               : TDM_OK;
+}
+
+enum tdm_status tdm_from_read_fsdp(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
 {
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
     r->from->method = "fsdp";
-    return tdm_from_fsdp_version(r, path);
+    const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const char *at = json_string_value(json_is_array(value) ? json_array_get(value, i) : value);
+        while (status == TDM_OK && at != NULL && *(at += strspn(at, " ,;")) != '\0') {
+            const size_t length = strcspn(at, " ,;");
+            status = read_option(r, path, value, at, length);
+            at += length;
+        }
+    }
+    if (status == TDM_OK)
+        status = settle_sync(r);
+    return status == TDM_OK ? tdm_from_fsdp_version(r, path) : status;
+}
+
+/* ---- DeepSpeed without a Trainer ---- */
+
+/* DeepSpeed-Chat, dschat/utils/ds_utils.py get_train_ds_config: its optimizer is FusedAdam. */
+static enum tdm_status read_own_stage(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    enum tdm_status status = tdm_from_read_stage(r, path, value);
+    return status == TDM_OK ? tdm_from_pair(r, "optimizer", "AdamW") : status;
+}
+
+static enum tdm_status read_own_offload(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    if (!json_is_true(value))
+        return tdm_from_note(r, path, "off");
+    const json_int_t stage = json_integer_value(json_object_get(r->root, "zero_stage"));
+    enum tdm_status status = tdm_from_pair(r, "offload_optimizer", "cpu");
+    return status == TDM_OK && stage == 3 ? tdm_from_pair(r, "offload_param", "cpu") : status;
 }
 
 /* ---- adapters of TRL ---- */
@@ -320,7 +382,8 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
  * scripts/utils.py. */
 const struct tdm_from_rule tdm_from_training_rules[] = {
     {"model_name_or_path", SAYS(MODEL)},
-    {"model_name", SAYS(MODEL)},   /* of programs of their own */
+    {"model_name", SAYS(MODEL)}, /* of programs of their own */
+    {"model_id", SAYS(MODEL)},
     {"block_size", SAYS(CONTEXT)}, /* transformers' run_clm.py */
     {"per_device_train_batch_size", SAYS(BATCH)},
     {"max_length", SAYS(CONTEXT)},
@@ -344,10 +407,21 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"model_init_kwargs.torch_dtype", READ(tdm_from_read_dtype)},
     {"model_init_kwargs.attn_implementation", READ(tdm_from_read_attention)},
     {"model_init_kwargs.*", IGNORE NO_MEMORY},
-    {"fsdp", READ(read_fsdp)},
+    {"fsdp", READ(tdm_from_read_fsdp)},
     {"fsdp_config.*", TABLE(tdm_from_fsdp_rules), .prefix = "fsdp_"},
     {"fsdp_transformer_layer_cls_to_wrap", IGNORE "every layer is a group"},
     {"deepspeed", READ(tdm_from_read_deepspeed)},
+    {"deepspeed_config", READ(tdm_from_read_deepspeed)}, /* deepspeed.add_config_arguments */
+    /* DeepSpeed-Chat's programs */
+    {"zero_stage", READ(read_own_stage)},
+    {"offload", READ(read_own_offload)},
+    {"lora_dim", SET "lora_rank"},
+    {"lora_module_name", IGNORE "all projections are taken to have adapters"},
+    {"only_optimize_lora", IGNORE "what is frozen is all else"},
+    {"data_path", IGNORE NO_MEMORY},
+    {"data_split", IGNORE NO_MEMORY},
+    {"data_output_path", IGNORE NO_MEMORY},
+    {"num_warmup_steps", IGNORE NO_MEMORY},
     {"parallelism_config*", REFUSE "name the method, as --method ring"},
     {"torch_compile", READ(tdm_from_read_compile)},
     {"torch_compile_mode", READ(tdm_from_read_compile_mode)},

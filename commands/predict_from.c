@@ -252,6 +252,10 @@ enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char
 enum tdm_status tdm_from_read_deepspeed(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
+    /* --deepspeed of deepspeed.add_config_arguments is a switch */
+    if (json_is_true(value) && (json_object_get(r->root, "deepspeed_config") != NULL ||
+                                json_object_get(r->root, "zero_stage") != NULL))
+        return tdm_from_note(r, path, "deepspeed_config or zero_stage says how");
     if (!json_is_string(value))
         return tdm_from_bad(r, path, value, "give that config as a file of its own to --from");
     r->from->deepspeed.by = r->file;

@@ -12,6 +12,7 @@ libtidemark_a_SOURCES += \
 nobase_dist_pkgdata_DATA += \
 	machines/descriptions/a100-40.json \
 	machines/descriptions/a100-80.json \
+	machines/descriptions/a10.json \
 	machines/descriptions/a10g.json \
 	machines/descriptions/a800-80.json \
 	machines/descriptions/b200.json \

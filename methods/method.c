@@ -226,11 +226,23 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
                     tdm_names_nearest(name, names, suggestion), method->name);
 }
 
-static enum tdm_status note_said(const struct tdm_method *method, const char *pair,
-                                 struct tdm_method_choices *choices, struct tdm_error *err)
+/* Has an earlier pair the same name? Two names may say the same: load_in_4bit=true and
+ * bnb_4bit_quant_type=nf4. */
+static bool is_named_again(const char *const *pairs, size_t number)
+{
+    size_t length = strcspn(pairs[number], "=: ");
+    for (size_t i = 0; i < number; i++)
+        if (strcspn(pairs[i], "=: ") == length && strncmp(pairs[i], pairs[number], length) == 0)
+            return true;
+    return false;
+}
+
+static enum tdm_status note_said(const struct tdm_method *method, const char *const *pairs,
+                                 size_t number, struct tdm_method_choices *choices,
+                                 struct tdm_error *err)
 {
     size_t k;
-    const char *value;
+    const char *pair = pairs[number], *value;
     if (!tdm_method_read_pair(method, pair, &k, &value)) {
         if (k == TDM_METHOD_MOST_KEYS && tdm_method_is_given(method, pair))
             return TDM_OK;
@@ -240,7 +252,8 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
         choices->others[choices->other_count++] = pair;
         return TDM_OK;
     }
-    if (choices->said[k] != NULL)
+    if (choices->said[k] != NULL &&
+        (strcasecmp(choices->said[k], value) != 0 || is_named_again(pairs, number)))
         return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice",
                         tdm_method_key(method, k)->name);
     choices->said[k] = value;
@@ -281,7 +294,7 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
     enum tdm_status status = TDM_OK;
     memset(choices, 0, sizeof(*choices));
     for (size_t i = 0; i < count && status == TDM_OK; i++)
-        status = note_said(method, pairs[i], choices, err);
+        status = note_said(method, pairs, i, choices, err);
     if (status == TDM_OK)
         status = tdm_adapter_check_said(said(method, choices, "peft_type"),
                                         said(method, choices, "lora_rank"),

@@ -111,8 +111,8 @@ const char *tdm_method_value(const struct tdm_method *method,
                              const struct tdm_method_choices *choices, const char *name);
 
 /* Reads `count` pairs, which must outlive *choices, into *settings, and defaults for all other
- * keys. Tokens, batch and ranks of *settings stay. TDM_USAGE: an unknown key, a key set twice, a
- * bad value. */
+ * keys. Tokens, batch and ranks of *settings stay. TDM_USAGE: an unknown key, a key set twice but
+ * by two names with one value, a bad value. */
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err);

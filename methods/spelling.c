@@ -314,10 +314,17 @@ bool tdm_method_read_also(const struct tdm_method *method, const char *pair, siz
 
 bool tdm_method_is_given(const struct tdm_method *method, const char *pair)
 {
-    static const char *const given[][2] = {{"bf16", "true"},
-                                           {"mixed_precision", "bf16"},
-                                           {"dtype", "bfloat16"},
-                                           {"torch_dtype", "bfloat16"}};
+    static const char *const given[][2] = {
+        {"bf16", "true"},
+        {"mixed_precision", "bf16"},
+        {"dtype", "bfloat16"},
+        {"torch_dtype", "bfloat16"},
+        {"fp16", "true"}, /* which is as wide, and whose masters DeepSpeed and Megatron-LM keep */
+        {"mixed_precision", "fp16"},
+        {"dtype", "float16"},
+        {"torch_dtype", "float16"},
+        {"bnb_4bit_compute_dtype", "bfloat16"},
+        {"bnb_4bit_compute_dtype", "float16"}};
     const size_t length = strcspn(pair, "=:");
     const char *value = pair[length] == '\0' ? "true" : pair + length + 1;
     for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)

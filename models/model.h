@@ -272,8 +272,9 @@ enum tdm_stored_weights { TDM_STORED_BF16, TDM_STORED_FP8, TDM_STORED_MXFP4 };
 struct tdm_base_weights {
     enum tdm_base_kind kind;
     enum tdm_stored_weights stored;
-    uint32_t bits;  /* of GPTQ: 2, 3, 4 or 8; 0: 4 */
-    uint32_t group; /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
+    bool served_alone; /* by compressed-tensors, in integers: nothing trains adapters on them */
+    uint32_t bits;     /* of GPTQ: 2, 3, 4 or 8; 0: 4 */
+    uint32_t group;    /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
 };
 
 /* A vision tower. Without blocks there is none, or it is not known. */

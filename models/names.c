@@ -231,9 +231,26 @@ static const char *const dropped[] = {
     "8k",      "16k",      "32k",  "64k",   "128k",     "200k",    "262k",      NULL};
 
 /* Words about quantized weights. */
-static const char *const quantized[] = {"bnb",  "4bit",  "8bit",    "gptq",  "awq", "int4",
-                                        "int8", "w4a16", "w8a8",    "fp8",   "nf4", "nvfp4",
-                                        "gguf", "qat",   "dynamic", "block", NULL};
+static const char *const quantized[] = {"bnb",
+                                        "4bit",
+                                        "8bit",
+                                        "gptq",
+                                        "awq",
+                                        "int4",
+                                        "int8",
+                                        "w4a16",
+                                        "w8a8",
+                                        "fp8",
+                                        "nf4",
+                                        "nvfp4",
+                                        "gguf",
+                                        "qat",
+                                        "dynamic",
+                                        "block",
+                                        "quantized.w4a16",
+                                        "quantized.w8a16",
+                                        "quantized.w8a8",
+                                        NULL};
 
 const char *tdm_model_of_page(const char *text, char *out, size_t out_bytes)
 {
@@ -257,7 +274,7 @@ const char *tdm_model_of_page(const char *text, char *out, size_t out_bytes)
 /* Endings of names whose publishers all store the weights alike, so that the ending says what the
  * config beside them says. Sources: unsloth 015bdef0, unsloth/models/llama.py (nf4, double
  * quantization) and mapper.py (names); the quant_config.json of AWQ and GPTQ weights (groups of
- * 128). */
+ * 128); the config.json of compressed-tensors' (groups of 128, or columns in 8 bits). */
 static const struct {
     const char *ending;
     struct tdm_base_weights weights;
@@ -270,6 +287,9 @@ static const struct {
     {"-fp8", {.stored = TDM_STORED_FP8}},
     {"-fp8-dynamic", {.stored = TDM_STORED_FP8}},
     {"-fp8-block", {.stored = TDM_STORED_FP8}},
+    {"-quantized.w4a16", {.kind = TDM_BASE_GPTQ, .served_alone = true, .group = 128}},
+    {"-quantized.w8a16", {.kind = TDM_BASE_GPTQ, .served_alone = true, .bits = 8}},
+    {"-quantized.w8a8", {.kind = TDM_BASE_INT8, .served_alone = true}},
 };
 
 static bool ends_in(const char *name, const char *ending)

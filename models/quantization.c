@@ -24,6 +24,62 @@ static void read_groups(struct tdm_json_reader *reader, struct tdm_base_weights 
         base->group = 0;
 }
 
+/* Of part of the projections: Kimi K2 Thinking's experts, for one. */
+static bool leaves_attention(const json_t *ignored)
+{
+    for (size_t i = 0; i < json_array_size(ignored); i++) {
+        const char *name = json_string_value(json_array_get(ignored, i));
+        if (name != NULL && strstr(name, "attn") != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* compressed-tensors: the weights of its first group of modules, of vLLM's compressed_tensors.py.
+ */
+static void read_compressed(struct tdm_json_reader *reader, struct tdm_base_weights *base)
+{
+    const json_t *groups = tdm_json_object(reader, "config_groups");
+    if (tdm_json_status(reader) != TDM_OK)
+        return;
+    const json_t *group = json_object_iter_value(json_object_iter((json_t *)groups));
+    struct tdm_json_reader inner = *reader;
+    inner.object = json_object_get(group, "weights");
+    if (!json_is_object(inner.object)) {
+        tdm_json_fail(reader, "config_groups", "has no group with weights");
+        return;
+    }
+    inner.prefix = "quantization_config.config_groups.weights";
+    const uint32_t bits = (uint32_t)tdm_json_count_or(&inner, "num_bits", 1, 16, 8);
+    const char *type = tdm_json_string_or(&inner, "type", "int");
+    base->group = (uint32_t)tdm_json_number_or(&inner, "group_size", 0, GROUP_LIMIT, 0);
+    reader->status = tdm_json_status(&inner);
+    if (reader->status != TDM_OK)
+        return;
+    const bool floats = strcmp(type, "float") == 0;
+    const json_t *inputs = json_object_get(group, "input_activations");
+    const bool quantizes_inputs = inputs != NULL && !json_is_null(inputs);
+    base->served_alone = !floats;
+    if (leaves_attention(json_object_get(reader->object, "ignore")))
+        tdm_json_fail(reader, "ignore",
+                      "names attention; that all projections are quantized alike "
+                      "is modelled");
+    else if (floats && bits == 8)
+        base->stored = TDM_STORED_FP8;
+    else if (!floats && bits == 8 && quantizes_inputs)
+        base->kind = TDM_BASE_INT8;
+    else if (!floats && (bits == 4 || bits == 8))
+        *base = (struct tdm_base_weights){.kind = TDM_BASE_GPTQ,
+                                          .served_alone = true,
+                                          .bits = bits == 4 ? 0 : bits,
+                                          .group = base->group};
+    else
+        tdm_json_fail(reader, "config_groups",
+                      "has weights of %u bits (%s); integers of 4 and 8 "
+                      "and floats of 8 are modelled",
+                      (unsigned)bits, floats ? "float" : "int");
+}
+
 static void read_base(struct tdm_json_reader *reader, struct tdm_base_weights *base)
 {
     const char *method = tdm_json_string_or(reader, "quant_method", "bitsandbytes");
@@ -39,18 +95,22 @@ static void read_base(struct tdm_json_reader *reader, struct tdm_base_weights *b
             base->kind = TDM_BASE_INT8;
         else
             tdm_json_fail(reader, "quant_method",
-                          "is missing; expected bitsandbytes, gptq, awq, fp8 or mxfp4");
+                          "is missing; expected bitsandbytes, gptq, awq, fp8, mxfp4 or "
+                          "compressed-tensors");
     } else if (strcmp(method, "gptq") == 0 || strcmp(method, "awq") == 0) {
         base->kind = method[0] == 'g' ? TDM_BASE_GPTQ : TDM_BASE_AWQ;
         read_groups(reader, base);
     } else if (strcmp(method, "fp8") == 0) {
         base->stored = TDM_STORED_FP8;
+    } else if (strcmp(method, "compressed-tensors") == 0) {
+        read_compressed(reader, base);
     } else if (strcmp(method, "mxfp4") == 0) {
         base->stored = TDM_STORED_MXFP4;
     } else {
         tdm_json_fail(reader, "quant_method",
-                      "is \"%.40s\", which is not modelled; known are bitsandbytes, gptq, awq, and "
-                      "fp8 and mxfp4, whose weights are made bf16 to train them",
+                      "is \"%.40s\", which is not modelled; known are bitsandbytes, gptq, awq, "
+                      "compressed-tensors, and fp8 and mxfp4, whose weights are made bf16 to train "
+                      "them",
                       method);
     }
 }

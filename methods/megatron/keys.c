@@ -260,6 +260,12 @@ static bool has_wide_ends(const struct tdm_key_case *c)
     return c->settings->megatron.wide_ends;
 }
 
+static bool has_glu(const struct tdm_key_case *c)
+{
+    return !c->settings->megatron.gelu_mlp && (c->model->parts & TDM_PART_PLAIN_MLP) == 0;
+}
+
+static const struct tdm_key_need needs_glu = {"without SwiGLU", has_glu};
 static const struct tdm_key_need needs_float8 = {"without fp8_recipe", has_float8};
 static const struct tdm_key_need needs_wide_ends = {"without first_last_layers_bf16=yes",
                                                     has_wide_ends};
@@ -410,6 +416,9 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      FIELD(layer_norm)},
     {"swiglu", "yes|no", "yes", "no: GELU, and one product in place of two", tdm_key_read_switch,
      FIELD(gelu_mlp)},
+    {"bias_swiglu_fusion", "yes|no|old", "yes",
+     "no: SwiGLU is single operations; old: as before Megatron-Core 0.14, which adds to one half",
+     tdm_key_read_choice, FIELD(glu), .needs = {&needs_glu}},
     {"disable_bias_linear", "yes|no", "yes", "no: all products have biases", tdm_key_read_switch,
      FIELD(linear_bias)},
     {"position_embedding_type", "rope|learned_absolute", "rope",

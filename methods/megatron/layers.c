@@ -5,6 +5,28 @@
 #include "methods/eager/ops.h"
 #include "methods/megatron/parts.h"
 
+/* MLP.forward without bias_activation_fusion. Later versions add a number, glu_linear_offset, to
+ * the half that is not activated, which makes another copy. */
+static struct tdm_eager_value *glu(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                   struct tdm_eager_value *bias)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *sum = bias != NULL ? tdm_add(m, x, bias) : tdm_take(x), *gate, *up;
+    tdm_halves(m, sum, &gate, &up);
+    struct tdm_eager_value *active = tdm_activate(m, t->config->activation, gate);
+    if (t->set.glu == TDM_GLU_SINGLE) {
+        struct tdm_eager_value *shifted = tdm_add_number(m, up);
+        tdm_drop(m, up);
+        up = shifted;
+    }
+    struct tdm_eager_value *y = tdm_mul(m, active, up);
+    tdm_drop(m, sum);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    tdm_drop(m, active);
+    return y;
+}
+
 static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron_layer *layer,
                                    struct tdm_eager_value *x)
 {
@@ -15,9 +37,16 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
         megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias, layer->fc1, NULL,
                              &layer->adapters[ADAPTED_FC1]);
     tdm_label(m, "mlp.activation");
-    const bool fused = (t->config->parts & TDM_PART_PLAIN_MLP) == 0;
-    struct tdm_eager_value *active = fused ? megatron_activation(t, wide, layer->fc1_bias)
-                                           : tdm_activate(m, t->config->activation, wide);
+    struct tdm_eager_value *active;
+    if ((t->config->parts & TDM_PART_PLAIN_MLP) != 0) {
+        active = tdm_activate(m, t->config->activation, wide);
+    } else if (t->gated && t->set.glu != TDM_GLU_FUSED) {
+        active = glu(t, wide, layer->fc1_bias);
+        tdm_drop(m, wide);
+        wide = NULL;
+    } else {
+        active = megatron_activation(t, wide, layer->fc1_bias);
+    }
     tdm_label(m, "mlp.linear_fc2");
     struct tdm_eager_value *y =
         megatron_row_linear(t, active, layer->fc2, &layer->adapters[ADAPTED_FC2]);

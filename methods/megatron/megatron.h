@@ -51,6 +51,10 @@ enum tdm_megatron_module {
     TDM_MODULES
 };
 
+/* The gated activation: one kernel with the bias, or single operations of later and of earlier
+ * versions. */
+enum tdm_megatron_glu { TDM_GLU_FUSED, TDM_GLU_SINGLE, TDM_GLU_OLD };
+
 /* Whose peak a prediction is of: of a pipeline, the first or the last stage has the highest one,
  * as stages between hold fewer micro-batches than the first, and no head. */
 enum tdm_megatron_rank { TDM_RANK_HIGHEST, TDM_RANK_FIRST, TDM_RANK_LAST };
@@ -70,6 +74,7 @@ struct tdm_megatron_settings {
     enum tdm_megatron_loss loss;
     enum tdm_megatron_attention attention;
     enum tdm_megatron_cublas cublas;
+    enum tdm_megatron_glu glu;
     enum tdm_megatron_rank rank; /* whose peak is asked for */
     bool last_rank;              /* the end of the pipeline that is run: see prediction.c */
     uint32_t modules;            /* one bit for each */

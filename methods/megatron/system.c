@@ -330,9 +330,12 @@ static enum tdm_status check_model(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "--set lora_rank: adapters of %s are not modelled in Megatron-LM",
                         latent ? "latent attention" : "mixtures of experts");
-    if (model->experts.count > 0 && (s->gelu_mlp || s->linear_bias))
-        return tdm_fail(err, TDM_USAGE, "--set %s=no: experts with it are not modelled",
-                        s->gelu_mlp ? "swiglu" : "disable_bias_linear");
+    if (model->experts.count > 0 && (s->gelu_mlp || s->linear_bias || s->glu != TDM_GLU_FUSED))
+        return tdm_fail(err, TDM_USAGE, "--set %s: experts with it are not modelled",
+                        s->gelu_mlp             ? "swiglu=no"
+                        : s->linear_bias        ? "disable_bias_linear=no"
+                        : s->glu == TDM_GLU_OLD ? "bias_swiglu_fusion=old"
+                                                : "bias_swiglu_fusion=no");
     if (model->experts.shared_gate)
         return tdm_fail(err, TDM_USAGE, "method %s: the gate of %s's shared expert is not modelled",
                         method, model->name);

@@ -59,6 +59,9 @@ void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving
                          const struct tdm_serving_answer *answer, uint64_t context, uint32_t stage,
                          const struct tdm_gpu_facts *gpu, struct tdm_serving_rank *rank);
 
+/* What NCCL takes on each of several ranks, by vLLM's logs before 0.11. */
+uint64_t tdm_serving_ranks_bytes(const struct tdm_machine *machine);
+
 /* tdm_serving_answer() of SGLang (sglang.c). */
 void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine *machine,
                         const struct tdm_serving *serving, uint64_t context,

@@ -19,6 +19,7 @@
 #define SMALL_CARD_BYTES (51 * MIB)
 #define PCIE_RANKS_BYTES (205 * MIB)
 #define NVLINK_RANKS_BYTES (1137 * MIB)
+#define NVLINK_CARD_BYTES (70 * GIB) /* cards of so much are taken to have it */
 
 /* By 47 logs of 0.19 on H100s: 0.25 GiB on one, 2.07 to 2.21 GiB on each of two or four over
  * NVLink; on the last of two or four stages of a pipeline 0.2. Two logs of 0.11: 0.54 GiB on each
@@ -70,10 +71,17 @@ static void settle_steps(const struct tdm_machine *machine, const struct tdm_ser
         answer->sequences = tdm_least(answer->sequences, answer->batched_tokens);
 }
 
+uint64_t tdm_serving_ranks_bytes(const struct tdm_machine *machine)
+{
+    return machine->topology.places[TDM_DEVICE].capacity_bytes >= NVLINK_CARD_BYTES
+               ? NVLINK_RANKS_BYTES
+               : PCIE_RANKS_BYTES;
+}
+
 static uint64_t non_torch_bytes(const struct tdm_machine *machine,
                                 const struct tdm_serving *serving)
 {
-    bool large = machine->topology.places[TDM_DEVICE].capacity_bytes >= 70 * GIB;
+    bool large = machine->topology.places[TDM_DEVICE].capacity_bytes >= NVLINK_CARD_BYTES;
     bool whole = serving->version == TDM_VLLM_0_6_4 || serving->version == TDM_VLLM_0_8;
     bool later = serving->version >= TDM_VLLM_0_17;
     uint64_t bytes = !large ? SMALL_CARD_BYTES : later ? LATER_LARGE_CARD_BYTES : LARGE_CARD_BYTES;
@@ -82,8 +90,7 @@ static uint64_t non_torch_bytes(const struct tdm_machine *machine,
     if (serving->tensor_ranks > 1)
         bytes += later ? large ? LATER_NVLINK_RANKS_BYTES : PCIE_RANKS_BYTES
                  : serving->version >= TDM_VLLM_0_11 ? large ? NVLINK_RANKS_0_11_BYTES : 0
-                 : large                             ? NVLINK_RANKS_BYTES
-                                                     : PCIE_RANKS_BYTES;
+                                                     : tdm_serving_ranks_bytes(machine);
     return bytes + (whole ? machine->topology.places[TDM_DEVICE].runtime_bytes : 0);
 }
 

@@ -22,8 +22,6 @@
 
 /* What loading takes beside the weights, by eight logs: 0.03 to 0.13 GiB. */
 #define LOADED_BYTES (92 * MIB)
-/* NCCL of ranks, which is there before: by the log of four RTX 4090s. */
-#define RANKS_BYTES (205 * MIB)
 
 static enum tdm_status read_share(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err)
@@ -127,7 +125,7 @@ void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine 
     *answer = (struct tdm_serving_answer){
         .batched_tokens = chunk, .sequences = graph, .chunked = true, .groups = 1};
     if (serving->tensor_ranks * serving->pipeline_ranks > 1)
-        taken += RANKS_BYTES;
+        taken += tdm_serving_ranks_bytes(machine); /* which is there before */
     answer->free_bytes = tdm_size_left(device->capacity_bytes, taken);
     answer->share = share_of(machine, serving, chunk, graph);
     answer->budget_bytes = (uint64_t)((double)answer->free_bytes * answer->share);

@@ -444,6 +444,12 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
         return status;
     if (kind == TDM_BASE_WHOLE || settings->method->serves)
         return TDM_OK;
+    if (model->base.served_alone) {
+        tdm_fail(err, TDM_USAGE, "method %s: the weights of %s are integers of compressed-tensors",
+                 settings->method->name, model->name);
+        return tdm_hint(err,
+                        "--mode serve takes them; to train take the model that was not quantized");
+    }
     if (settings->method->system != &tdm_torch_system) {
         tdm_fail(err, TDM_USAGE, "method %s: the quantized weights of %s are not modelled",
                  settings->method->name, model->name);

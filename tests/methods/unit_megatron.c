@@ -20,6 +20,10 @@
 #define SIMUMAX                                                               \
     "sequence_parallel=yes use_distributed_optimizer=yes num_microbatches=4 " \
     "cross_entropy_loss_fusion=yes cross_entropy_fusion_impl=te cp_comm_type=a2a "
+#define LEGACY                                                                            \
+    "use_distributed_optimizer=yes normalization=LayerNorm bias_swiglu_fusion=old "       \
+    "disable_bias_linear=no position_embedding_type=learned_absolute hidden_dropout=0.1 " \
+    "attention_backend=flash "
 static const struct row {
     const char *machine, *model;
     uint64_t context, batch, tensor, pipeline, parallel;
@@ -37,6 +41,9 @@ static const struct row {
      "use_distributed_optimizer=yes sequence_parallel=yes CUBLAS_WORKSPACE_CONFIG=:4096:8 "
      "rank=last fp8_recipe=tensorwise fp8_param_gather=yes",
      425122816 / MIB, 1e-3},
+    /* Megatron-LM pull request 482, tools/get_training_info/README.md: GiB with one digit. */
+    {"h800", "gpt-7b-swiglu", 2048, 2, 1, 1, 1, LEGACY "num_microbatches=128", 69.1 * 1024, 6e-3},
+    {"h800", "gpt-7b-swiglu", 2048, 4, 8, 1, 1, LEGACY "num_microbatches=32", 28.8 * 1024, 6e-3},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -858,10 +865,28 @@ static void offloaded_states_are_on_the_host(void **state)
     }
 }
 
+/* Without its kernel SwiGLU keeps the activated half too, and since Megatron-Core 0.14 another copy
+ * of the other half: of each layer as many bytes as its product has. */
+static void unfused_activations_are_kept(void **state)
+{
+    static const char *const pairs[] = {"bias_swiglu_fusion=yes", "bias_swiglu_fusion=old",
+                                        "bias_swiglu_fusion=no"};
+    double mib[3];
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct row row = {"h100", "gpt-small-swiglu", 1024, 4, 1, 1, 1, pairs[i], 0, 0};
+        mib[i] = (double)last_step(&row).peak.allocated / MIB;
+    }
+    const double kept = 12 * 4096.0 * 1344 * 2 / MIB; /* layers, tokens, columns */
+    assert_true(fabs(mib[1] - mib[0] - kept) < 0.1 * kept);
+    assert_true(fabs(mib[2] - mib[1] - kept) < 0.1 * kept);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_as_published),
+        cmocka_unit_test(unfused_activations_are_kept),
         cmocka_unit_test(orders_hold),
         cmocka_unit_test(steady_state_repeats),
         cmocka_unit_test(the_higher_end_is_predicted),

@@ -336,6 +336,19 @@ static void sglang_holds_what_it_logged(void **state)
     }
 }
 
+/* vllm-project/vllm issue 21348: four H100s, from settings alone; NCCL takes what it does under
+ * vLLM. */
+static void sglang_leaves_room_for_nccl(void **state)
+{
+    const char *pairs[] = {"mem_fraction_static=0.93", "tp_size=4", "quantization=fp8"};
+    struct served s;
+    (void)state;
+    serve_by(&tdm_sglang_method, "qwen3-235b-a22b", "h100", 40960, 1, pairs, 3, &s);
+    assert_int_equal(s.status, TDM_OK);
+    assert_true(fabs((double)s.answer.cache_tokens / 367404 - 1) < 0.03);
+    end(&s);
+}
+
 /* By hand: of an L40S SGLang leaves 512 + 1.5 x 4,096 + 2 x 32 + 1,024 / 8 MiB (PR 13023 logged a
  * share of 0.851 of 46,068 MiB). Windows and latent keys: as without, and one head. */
 static void sglang_leaves_what_its_rule_says(void **state)
@@ -583,6 +596,10 @@ static void logs_are_met(void **state)
     }
 }
 
+#define COMPRESSED(type, bits, inputs)                                       \
+    "{\"quant_method\": \"compressed-tensors\", \"ignore\": [\"lm_head\"], " \
+    "\"config_groups\": {\"group_0\": {\"input_activations\": " inputs       \
+    ", \"weights\": {\"type\": \"" type "\", \"num_bits\": " bits "}}}}"
 /* What the config of a checkpoint says of its weights holds where no key does. */
 static void checkpoints_are_served_as_stored(void **state)
 {
@@ -600,6 +617,9 @@ static void checkpoints_are_served_as_stored(void **state)
         {"{\"quant_method\": \"gptq\"}", "quantization=gptq", 128, TDM_SERVED_GPTQ, TDM_OK},
         {"{\"quant_method\": \"fp8\"}", NULL, 128, TDM_SERVED_FP8, TDM_OK},
         {"{\"load_in_4bit\": true}", NULL, 128, TDM_SERVED_NF4, TDM_OK},
+        {COMPRESSED("int", "4, \"group_size\": 32", "null"), NULL, 32, TDM_SERVED_GPTQ, TDM_OK},
+        {COMPRESSED("int", "8", "{}"), NULL, 128, TDM_SERVED_INT8, TDM_OK},
+        {COMPRESSED("float", "8", "{}"), NULL, 128, TDM_SERVED_FP8, TDM_OK},
         {"{\"quant_method\": \"fp8\"}", "quantization=awq", 0, TDM_SERVED_BF16, TDM_USAGE},
     };
     (void)state;
@@ -645,6 +665,7 @@ int main(void)
         cmocka_unit_test(longest_context_is_held),
         cmocka_unit_test(refusals_say_what_to_do),
         cmocka_unit_test(sglang_holds_what_it_logged),
+        cmocka_unit_test(sglang_leaves_room_for_nccl),
         cmocka_unit_test(sglang_leaves_what_its_rule_says),
         cmocka_unit_test(logs_are_met),
     };
