@@ -27,13 +27,23 @@ static bool is_listed(const json_t *list, uint32_t number)
     return false;
 }
 
-/* DeepSeek's first layers are dense, then all or every n-th have experts. */
+/* DeepSeek's first layers are dense, then all or every n-th have experts; GLM-4.7-Flash may list
+ * them. */
 static void read_deepseek_layers(struct tdm_json_reader *reader, struct tdm_model *model)
 {
     uint64_t dense = tdm_json_count_or(reader, "first_k_dense_replace", 0, TDM_LAYER_LIMIT, 0);
+    const json_t *types =
+        tdm_json_has(reader, "mlp_layer_types") ? tdm_json_array(reader, "mlp_layer_types") : NULL;
     uint64_t every = tdm_json_count_or(reader, "moe_layer_freq", 1, TDM_LAYER_LIMIT, 1);
-    for (uint32_t i = 0; i < model->layers; i++)
-        model->layer_kinds[i].experts = i >= dense && i % every == 0;
+    if (types != NULL && json_array_size(types) != model->layers)
+        tdm_json_fail(reader, "mlp_layer_types",
+                      "has %zu entries for %" PRIu32 " layers; give one a layer",
+                      json_array_size(types), model->layers);
+    for (uint32_t i = 0; i < model->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        model->layer_kinds[i].experts = types == NULL ? i >= dense && i % every == 0
+                                                      : type != NULL && strcmp(type, "sparse") == 0;
+    }
 }
 
 /* Qwen's dense layers are listed, or every n-th has experts. */
@@ -69,6 +79,19 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
     else if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_MOE ||
              family == TDM_FAMILY_QWEN3_NEXT)
         read_qwen_layers(reader, model);
+}
+
+/* Its weights are never made to add up to 1. */
+static void read_deepseek_v2_router(struct tdm_json_reader *reader, struct tdm_experts *e)
+{
+    const char *method = tdm_json_string_or(reader, "topk_method", "greedy");
+    e->normalized = false;
+    e->router = TDM_ROUTER_GREEDY;
+    if (strcmp(method, "group_limited_greedy") == 0)
+        e->router = TDM_ROUTER_LIMITED_GREEDY;
+    else if (strcmp(method, "greedy") != 0)
+        tdm_json_fail(reader, "topk_method",
+                      "is \"%.40s\"; expected \"greedy\" or \"group_limited_greedy\"", method);
 }
 
 /* The names of the fields depend on the family. */
@@ -115,6 +138,8 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         e->groups = (uint32_t)tdm_json_count_or(reader, "n_group", 1, TDM_DIMENSION_LIMIT, 1);
     if (family == TDM_FAMILY_DEEPSEEK)
         e->shared = e->intermediate * dimension_or_none(reader, "n_shared_experts");
+    if (strcmp(model->architecture, "DeepseekV2ForCausalLM") == 0)
+        read_deepseek_v2_router(reader, e);
     e->biased = family == TDM_FAMILY_GPT_OSS;
     e->all_rows = llama4;
     e->beside = granite;
@@ -143,6 +168,9 @@ void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model)
     l->value_dim = dimension(reader, "v_head_dim");
     model->head_dim = l->plain_dim + l->rotary_dim;
     model->rotary_dim = l->rotary_dim;
+    l->rotation = strcmp(model->architecture, "DeepseekV2ForCausalLM") == 0 ? TDM_LATENT_COMPLEX
+                  : tdm_json_bool_or(reader, "rope_interleave", true)       ? TDM_LATENT_NEIGHBOURS
+                                                                            : TDM_LATENT_HALVES;
     if (tdm_json_status(reader) == TDM_OK && l->rotary_dim % 2 != 0)
         tdm_json_fail(reader, "qk_rope_head_dim",
                       "is %" PRIu32 "; rotary position embedding needs an even one", l->rotary_dim);

@@ -62,6 +62,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/glm-4-9b.json \
 	models/configs/glm-4.5-air.json \
 	models/configs/glm-4.5.json \
+	models/configs/glm-4.7-flash.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \

@@ -72,10 +72,15 @@ struct tdm_experts {
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
     uint32_t groups;   /* of experts, of which a token's choice is limited to some; 0: the router is
-                          another than GLM-4.5's */
-    bool biased;       /* router and experts have biases, gates are clamped: GPT-OSS */
-    bool beside;       /* they run beside the MLP, which every token has: Granite */
-    bool all_rows;     /* every expert computes all tokens: Llama 4 as transformers has it */
+                          another than GLM-4.5's and DeepSeek's */
+    enum tdm_router {
+        TDM_ROUTER_SIGMOID,        /* GLM-4.5: with a bias for the choice */
+        TDM_ROUTER_GREEDY,         /* DeepSeek V2: softmax; of all experts the first */
+        TDM_ROUTER_LIMITED_GREEDY, /* the same, of the best groups */
+    } router;                      /* with groups */
+    bool biased;                   /* router and experts have biases, gates are clamped: GPT-OSS */
+    bool beside;                   /* they run beside the MLP, which every token has: Granite */
+    bool all_rows; /* every expert computes all tokens: Llama 4 as transformers has it */
 };
 
 /* Latent attention: q, and k and v, come from products of few dimensions, each normed. Heads of q
@@ -84,6 +89,11 @@ struct tdm_experts {
 struct tdm_latent {
     uint32_t q_rank; /* 0: q is projected at once */
     uint32_t kv_rank, plain_dim, rotary_dim, value_dim;
+    enum tdm_latent_rotation {
+        TDM_LATENT_NEIGHBOURS, /* two neighbours are rotated together */
+        TDM_LATENT_HALVES,     /* as Llama's heads */
+        TDM_LATENT_COMPLEX,    /* neighbours, as complex numbers in fp32: DeepSeek V2 */
+    } rotation;
 };
 
 /* Parts in which families differ from Llama, beside those that have a field of their own. Only

@@ -570,6 +570,14 @@ struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value 
     return slice(m, x, x->rows, columns);
 }
 
+/* The gradient is cropped, which is a copy (FunctionsManual.cpp constant_pad_nd_backward). */
+struct tdm_eager_value *tdm_pad(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t columns)
+{
+    static const struct tdm_eager_op op = {"ConstantPadNdBackward0", false, slice_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, columns, x->element_bytes));
+}
+
 void tdm_cat_backward(struct tdm_eager *m, struct tdm_node *node,
                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {

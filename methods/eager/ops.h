@@ -95,6 +95,8 @@ struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x,
  */
 struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value *x,
                                     uint64_t columns);
+/* F.pad with zeros to so many columns. */
+struct tdm_eager_value *tdm_pad(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t columns);
 /* torch.cat of a and b along their columns. */
 struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
@@ -124,6 +126,7 @@ enum tdm_attention_kernel { TDM_ATTENTION_CUDNN, TDM_ATTENTION_FLASH, TDM_ATTENT
 struct tdm_attention_shape {
     enum tdm_attention_kernel kernel;
     uint64_t batch, query_heads, kv_heads, tokens, head_dim;
+    uint64_t value_dim; /* of V's heads; 0: head_dim */
 };
 
 /* scaled_dot_product_attention. `bias` is the mask in the dtype of q, or NULL. */

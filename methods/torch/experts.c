@@ -181,6 +181,36 @@ struct tdm_eager_value *tdm_torch_gather(struct tdm_eager *m, struct tdm_eager_v
         m, node, tdm_value_new(m, indices->rows, indices->columns, scores->element_bytes));
 }
 
+/* DeepSeek V2's router in fp32: a softmax, of which the experts of other groups become 0. Takes the
+ * scores. Returns the weights. */
+static struct tdm_eager_value *route_greedily(struct tdm_eager *m,
+                                              const struct tdm_experts *experts,
+                                              struct tdm_eager_value *scores,
+                                              struct tdm_eager_value **indices)
+{
+    struct tdm_eager_value *locals[4] = {0};
+    if (experts->router == TDM_ROUTER_LIMITED_GREEDY) {
+        struct tdm_eager_value *by_group = tdm_reshape(m, scores, scores->rows * experts->groups,
+                                                       experts->count / experts->groups);
+        locals[0] = tdm_row_max(m, by_group);
+        tdm_drop(m, by_group);
+        tdm_drop(m, tdm_torch_topk(m, locals[0], 1, &locals[1]));
+        locals[2] = tdm_value_like(m, locals[0]);
+        locals[3] = experts->groups > 1 ? tdm_value_like(m, scores) : NULL;
+        struct tdm_eager_value *mask = tdm_value_new(m, scores->rows, scores->columns, BOOL);
+        struct tdm_eager_value *inverse = tdm_value_like(m, mask);
+        tdm_drop(m, mask);
+        scores = tdm_replace(m, scores, fill(m, scores, inverse, false));
+        tdm_drop(m, inverse);
+    }
+    struct tdm_eager_value *weights = tdm_torch_topk(m, scores, experts->per_token, indices);
+    weights = tdm_replace(m, weights, tdm_mul_number(m, weights));
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
+        tdm_drop(m, locals[i]);
+    tdm_drop(m, scores);
+    return weights;
+}
+
 /* GLM-4.5's router, in fp32: sigmoids, with a bias for the choice of groups and of experts in them,
  * whose places stay for no backward (modeling_glm4_moe.py Glm4MoeTopkRouter; dots.llm1 has the
  * same).
@@ -196,6 +226,8 @@ static struct tdm_eager_value *route_groups(struct tdm_eager *m, const struct td
     *logits = tdm_linear(m, wide, weight, NULL, true);
     tdm_drop(m, weight);
     tdm_drop(m, wide);
+    if (experts->router != TDM_ROUTER_SIGMOID)
+        return route_greedily(m, experts, tdm_softmax(m, *logits), indices);
     struct tdm_eager_value *scores = tdm_sigmoid(m, *logits);
     struct tdm_eager_value *biased = tdm_add_number(m, scores);
     struct tdm_eager_value *by_group =

@@ -185,7 +185,8 @@ static struct tdm_eager_value *scaled_by_place(struct tdm_eager *m, const struct
 
 bool tdm_torch_has_liger_rope(const struct tdm_model *config)
 {
-    return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE |
+    return config->latent.kv_rank == 0 &&
+           (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE |
                              TDM_PART_WIDE_HEADS | TDM_PART_SINKS | TDM_PART_COMPLEX_ROPE |
                              TDM_PART_POSITIONS | TDM_PART_CAST_ROPE)) == 0;
 }

@@ -116,6 +116,7 @@ static const struct {
     {"glm-4-9b", UINT64_C(9400279040)},
     {"glm-4.5", UINT64_C(352797814784)},
     {"glm-4.5-air", UINT64_C(106852245504)},
+    {"glm-4.7-flash", UINT64_C(29943390976)},
     {"gpt-neox-20b", UINT64_C(20554567680)},
     {"gpt-oss-120b", UINT64_C(116829156672)},
     {"gpt-oss-20b", UINT64_C(20914757184)},
