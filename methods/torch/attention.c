@@ -33,7 +33,8 @@ static struct tdm_eager_value *with_sinks(struct tdm_eager *m, const struct torc
 static struct tdm_eager_value *repeat_kv(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_eager_value *x, bool product)
 {
-    const uint64_t times = t->config->query_heads / t->config->kv_heads;
+    const uint64_t times =
+        t->config->early_heads ? 1 : t->config->query_heads / t->config->kv_heads;
     if (times > 1 && t->config->kv_heads == 1 && !(product && t->settings.batch > 1))
         return tdm_expand(m, x, times);
     return tdm_repeat(m, x, times);
@@ -164,7 +165,7 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
         values = repeat_kv(m, t, v, false);
         shape.kv_heads = shape.query_heads;
     }
-    if (tdm_torch_is_litgpt(&t->settings)) /* they are repeated already */
+    if (tdm_torch_is_litgpt(&t->settings) || t->config->early_heads) /* repeated already */
         shape.kv_heads = shape.query_heads;
     struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
                            *a = tdm_autocast(m, q);

@@ -253,6 +253,26 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     tdm_drop(m, sine);
 }
 
+/* Falcon 40B: q is a copy; K and V are picked, and copied for each query head of their group.
+ * Stored by tokens. */
+static void spread_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                         struct tdm_eager_value *all, const uint64_t widths[3],
+                         struct tdm_eager_value *qkv[3])
+{
+    struct tdm_eager_value *picked[3];
+    for (unsigned i = 0; i < 3; i++) {
+        picked[i] = tdm_columns(m, all, widths[i]);
+        if (i > 0) { /* by a list of one number: a copy */
+            picked[i] = tdm_replace(m, picked[i], tdm_clone(m, picked[i]));
+            picked[i] = tdm_replace(m, picked[i], tdm_stretch(m, picked[i], all->rows, widths[0]));
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        qkv[i] = by_heads(m, t, tdm_clone(m, picked[i]), NULL);
+        tdm_drop(m, picked[i]);
+    }
+}
+
 /* One product, of which q, k and v are views. */
 static void project_together(struct tdm_eager *m, const struct tdm_torch_model *t,
                              const struct torch_layer *layer, struct tdm_eager_value *x,
@@ -262,6 +282,11 @@ static void project_together(struct tdm_eager *m, const struct tdm_torch_model *
     uint64_t heads[3] = {t->config->query_heads, t->config->kv_heads, t->config->kv_heads};
     const uint64_t widths[3] = {heads[0] * t->config->head_dim, heads[1] * t->config->head_dim,
                                 heads[2] * t->config->head_dim};
+    if (t->config->early_heads) {
+        spread_heads(m, t, all, widths, qkv);
+        tdm_drop(m, all);
+        return;
+    }
     if ((t->config->parts & TDM_PART_POSITIONS) != 0) /* GPT-2 splits it at once */
         tdm_split(m, all, widths, 3, qkv);
     for (unsigned i = 0; i < 3 && qkv[i] == NULL; i++)

@@ -708,7 +708,7 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                            1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O | latent;
     const uint32_t all = (1u << TDM_PROJECTIONS) - 1;
     const char *mixer = tdm_model_other_mixer(model);
-    if (mixer == NULL && !model->experts.shared_gate && model->experts.groups == 0)
+    if (mixer == NULL && !model->experts.shared_gate && model->experts.router <= TDM_ROUTER_CHOSEN)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
     if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS &&

@@ -160,7 +160,10 @@ struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct td
     if (bias == NULL)
         return tdm_torch_norm(m, t, x, weight);
     struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
-    struct tdm_eager_value *y = tdm_layer_norm(m, input, weight, bias);
+    struct tdm_eager_value *factor =
+        t->config->offset_norms ? tdm_add_number(m, weight) : tdm_take(weight); /* Nemotron */
+    struct tdm_eager_value *y = tdm_layer_norm(m, input, factor, bias);
+    tdm_drop(m, factor);
     tdm_drop(m, input);
     return tdm_module_leave(t, weight->module, y);
 }

@@ -140,9 +140,15 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     bool trained =
         !t->settings.frozen &&
         (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
+    const struct tdm_experts *experts = &t->config->experts;
+    if (experts->router == TDM_ROUTER_ERNIE && role == TDM_ROLE_ROUTER_BIAS)
+        trained = false; /* what balances experts changes it */
+    const bool wide =
+        experts->wide_router && (role == TDM_ROLE_ROUTER || role == TDM_ROLE_ROUTER_BIAS);
     const uint64_t parts = is_of_experts(role) ? tdm_expert_parts(&t->settings) : 1;
-    struct tdm_eager_value *value = tdm_torch_add_parameter(
-        t, module_of(unit, role), tensor->rows / parts, tensor->columns, t->weight_bytes, trained);
+    struct tdm_eager_value *value =
+        tdm_torch_add_parameter(t, module_of(unit, role), tensor->rows / parts, tensor->columns,
+                                wide ? FP32 : t->weight_bytes, trained);
     t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
                                                role != TDM_ROLE_EXPERTS_GATE_UP &&
                                                role != TDM_ROLE_EXPERTS_DOWN;

@@ -100,6 +100,8 @@ static void check_peak(const struct row *row, uint64_t predicted)
                     {"glm4_moe", UINT64_C(132) * 512 + UINT64_C(8) * 60},
                     {"glm4_moe_lite", UINT64_C(132) * 512 + UINT64_C(8) * 60},
                     {"gpt_oss", UINT64_C(4) * TOKENS * TOKENS * 4},
+                    {"hunyuan_v1_moe", UINT64_C(132) * 512 + UINT64_C(8) * 60},
+                    {"nemotron", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"olmo", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"opt", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"qwen3_next", UINT64_C(132) * 512 + UINT64_C(4) * 60}};
