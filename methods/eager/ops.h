@@ -105,6 +105,10 @@ struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
 struct tdm_eager_value *tdm_cat_many(struct tdm_eager *m, struct tdm_eager_value *const *x,
                                      uint32_t count);
 
+/* A backward of one kernel, whose result has the shape of the incoming gradient. */
+void tdm_map_backward(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results);
+
 /* The backward of torch.cat: gradients are parts of the result's. */
 void tdm_cat_backward(struct tdm_eager *m, struct tdm_node *node,
                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results);

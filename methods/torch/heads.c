@@ -104,21 +104,13 @@ static struct tdm_eager_value *rotate_halves(struct tdm_eager *m, struct tdm_eag
     return y;
 }
 
-static void flash_rotate_backward(struct tdm_eager *m, struct tdm_node *node,
-                                  struct tdm_eager_value *const *grads,
-                                  struct tdm_eager_value **results)
-{
-    (void)node;
-    results[0] = tdm_value_like(m, grads[0]);
-}
-
 /* Qwen 1: one kernel of FlashAttention's (layers/rotary.py) on heads in fp32, which saves the
  * angles alone. Takes x. */
 static struct tdm_eager_value *rotate_flash(struct tdm_eager *m, struct tdm_eager_value *x,
                                             struct tdm_eager_value *cosine,
                                             struct tdm_eager_value *sine)
 {
-    static const struct tdm_eager_op op = {"ApplyRotaryEmbBackward", false, flash_rotate_backward};
+    static const struct tdm_eager_op op = {"ApplyRotaryEmbBackward", false, tdm_map_backward};
     const uint16_t bytes = x->element_bytes;
     x = tdm_replace(m, x, tdm_cast(m, x, FP32));
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
