@@ -22,6 +22,7 @@ try:
     from transformers.models.falcon_h1 import modeling_falcon_h1
     from transformers.models.granitemoehybrid import modeling_granitemoehybrid
     from transformers.models.lfm2 import modeling_lfm2
+    from transformers.models.lfm2_moe import modeling_lfm2_moe
     from transformers.models.nemotron_h import modeling_nemotron_h
     from transformers.models.qwen3_next import modeling_qwen3_next
     from torch.profiler import ProfilerActivity, profile
@@ -205,7 +206,8 @@ def delta_rule(q, k, v, g, beta, **_):
 
 modeling_qwen3_next.causal_conv1d_fn = convolve
 modeling_qwen3_next.torch_chunk_gated_delta_rule = delta_rule
-modeling_lfm2.causal_conv1d_fn = convolve
+for short in (modeling_lfm2, modeling_lfm2_moe):
+    short.causal_conv1d_fn = convolve
 for mamba in (modeling_falcon_h1, modeling_granitemoehybrid, modeling_nemotron_h):
     mamba.mamba2_split_conv1d_scan_combined = mamba_scan
 

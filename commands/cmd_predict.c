@@ -249,10 +249,12 @@ static enum tdm_status load(struct tdm_predict_request *r, struct tdm_predict_an
     if (status == TDM_OK)
         status =
             tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
-    if (status == TDM_OK && a->model == NULL)
+    if (status != TDM_OK)
+        return tdm_from_blame(&r->from, a->method, &r->set, err);
+    if (a->model == NULL)
         status = load_model(r, a, err);
-    if (status == TDM_OK)
-        status = tdm_method_check(a->model, &a->settings, err);
+    if (status == TDM_OK && tdm_method_check(a->model, &a->settings, err) != TDM_OK)
+        return tdm_from_blame(&r->from, a->method, &r->set, err);
     if (status == TDM_OK)
         status = tdm_machine_load(r->machine, &a->machine, err);
     if (status == TDM_OK)

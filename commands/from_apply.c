@@ -249,3 +249,37 @@ enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *m
     }
     return status;
 }
+
+/* ---- whose fault it is ---- */
+
+/* Where a pair of the list is said, if that is a file. */
+static const char *source_of(const struct tdm_from *from, const char *pair)
+{
+    for (size_t i = 0; i < json_array_size(from->pairs); i++)
+        if (json_string_value(json_array_get(from->pairs, i)) == pair)
+            return json_string_value(json_object_get(from->sources, pair));
+    return NULL;
+}
+
+enum tdm_status tdm_from_blame(const struct tdm_from *from, const struct tdm_method *method,
+                               const struct tdm_setting_list *list, struct tdm_error *err)
+{
+    static const char start[] = "--set ";
+    const char *key = err->message + sizeof(start) - 1, *end = strchr(err->message, ':'), *value;
+    if (!tdm_from_begins(err->message, start) || end == NULL)
+        return err->status;
+    const size_t length = (size_t)(end - key);
+    for (size_t i = 0; i < list->count; i++) {
+        const char *source = source_of(from, list->pairs[i]);
+        size_t k;
+        if (source == NULL || !tdm_method_read_pair(method, list->pairs[i], &k, &value))
+            continue;
+        const char *name = tdm_method_key(method, k)->name;
+        if (strlen(name) != length || strncmp(name, key, length) != 0)
+            continue;
+        struct tdm_error said = *err;
+        tdm_fail(err, TDM_INPUT, "%s%s", source, said.message + (end - err->message));
+        return said.hint[0] == '\0' ? TDM_INPUT : tdm_hint(err, "%s", said.hint);
+    }
+    return err->status;
+}

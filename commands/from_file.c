@@ -261,6 +261,49 @@ static bool lengthen_word(json_t *words, size_t index)
     return true;
 }
 
+/* Does an option of vLLM take no value, or one in the same word? Switches have names that begin so
+ * (vllm/engine/arg_utils.py). */
+static bool takes_nothing(const char *option)
+{
+    static const char *const switches[] = {
+        "--enable-",           "--disable-",           "--no-",
+        "--trust-remote-code", "--enforce-eager",      "--async-scheduling",
+        "--skip-tokenizer",    "--calculate-kv-scales"};
+    bool found = strchr(option, '=') != NULL;
+    for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++)
+        found |= strncmp(option, switches[i], strlen(switches[i])) == 0;
+    return found;
+}
+
+/* Does an option take all words up to the next one? */
+static bool takes_many(const char *option)
+{
+    static const char *const lists[] = {"--served-model-name", "--lora-modules", "--middleware",
+                                        "--cudagraph-capture-sizes", "--cuda-graph-sizes"};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        if (strcmp(option, lists[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The word behind "vllm serve" that is the model: no option, nor the value of one. 0: none. */
+static size_t model_index(const json_t *words, size_t serve)
+{
+    bool many = false, one = false; /* values that the latest option still takes */
+    for (size_t i = serve + 1; i < json_array_size(words); i++) {
+        const char *word = json_string_value(json_array_get(words, i));
+        if (word[0] == '-') {
+            many = takes_many(word);
+            one = !many && !takes_nothing(word);
+        } else if (!many && !one) {
+            return i;
+        } else {
+            one = false;
+        }
+    }
+    return 0;
+}
+
 /* vLLM's short options by their long names, the model of "vllm serve MODEL" as --model, and the
  * version of an image as --version. */
 static bool lengthen(json_t *words)
@@ -269,15 +312,9 @@ static bool lengthen(json_t *words)
         if (!lengthen_word(words, i))
             return false;
     const size_t image = image_index(words), serve = serves(words, 0) != NULL ? 1 : image;
-    for (size_t i = serve + 1; serve > 0 && i < json_array_size(words); i++) {
-        const char *before = json_string_value(json_array_get(words, i - 1));
-        const bool takes = i > serve + 1 && (before[0] != '-' || strchr(before, '=') == NULL);
-        if (takes || json_string_value(json_array_get(words, i))[0] == '-')
-            continue;
-        if (json_array_insert_new(words, i, json_string("--model")) != 0)
-            return false;
-        break;
-    }
+    const size_t model = serve > 0 ? model_index(words, serve) : 0;
+    if (model > 0 && json_array_insert_new(words, model, json_string("--model")) != 0)
+        return false;
     const char *tag = strrchr(json_string_value(json_array_get(words, image)), ':');
     return image == 0 || tag == NULL || tag[1] != 'v' ||
            (json_array_insert_new(words, image + 1, json_string("--version")) == 0 &&

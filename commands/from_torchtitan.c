@@ -128,16 +128,22 @@ static enum tdm_status read_option(const struct tdm_from_reading *r, const char 
     return tdm_from_pair(r, "checkpoint_every", every);
 }
 
-static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
-                                      const json_t *value)
+/* job_config.py Optimizer: fused where nothing is said. */
+static enum tdm_status set_implementation(const struct tdm_from_reading *r)
 {
     const json_t *how = tdm_from_in(r, "optimizer", "implementation");
-    if (!tdm_from_is(value, "AdamW") && !tdm_from_is(value, "Adam"))
-        return tdm_from_bad(r, path, value, "Adam and AdamW are known");
     if (how != NULL && !tdm_from_is(how, "fused") && !tdm_from_is(how, "foreach"))
         return tdm_from_bad(r, "optimizer.implementation", how, "fused and foreach are known");
     return tdm_from_pair(r, "optimizer",
                          tdm_from_is(how, "foreach") ? "adamw-foreach" : "adamw-fused");
+}
+
+static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
+                                      const json_t *value)
+{
+    return tdm_from_is(value, "AdamW") || tdm_from_is(value, "Adam")
+               ? set_implementation(r)
+               : tdm_from_bad(r, path, value, "Adam and AdamW are known");
 }
 
 /* distributed/parallelize: every layer by itself; compile.components: the loss too. Earlier
@@ -251,6 +257,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     }
     if (status == TDM_OK && tdm_from_in(r, "training", "dtype") == NULL)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
+    if (status == TDM_OK && tdm_from_in(r, "optimizer", "name") == NULL)
+        status = set_implementation(r);
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
     return status;

@@ -77,4 +77,10 @@ void tdm_from_free(struct tdm_from *from);
 enum tdm_status tdm_from_apply(struct tdm_from *from, const struct tdm_method *method,
                                struct tdm_setting_list *list, struct tdm_error *err);
 
+/* Of a filled error about "--set KEY", whose value is one that a file of the list's pairs says:
+ * names that file and its key in place of "--set KEY", and makes it TDM_INPUT. Returns the error's
+ * status. */
+enum tdm_status tdm_from_blame(const struct tdm_from *from, const struct tdm_method *method,
+                               const struct tdm_setting_list *list, struct tdm_error *err);
+
 #endif

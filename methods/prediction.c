@@ -293,6 +293,7 @@ static enum tdm_status try_limited(const struct tdm_model *model, const struct t
     struct tdm_torch_run out;
     struct tdm_method_prediction p = {.parameters_bytes = 0};
     ask(model, machine, settings, &asked);
+    asked.device.totals_only = true;
     asked.device.most_moments = most_work;
     p.runtime = asked.runtime;
     enum tdm_status status =
@@ -320,6 +321,7 @@ static enum tdm_status try_after(const struct tdm_model *model, const struct tdm
     struct tdm_method_prediction p;
     const struct limited limited = {.kept_bytes = probe->kept_bytes, .work = probe->work};
     ask(model, machine, settings, &asked);
+    asked.device.totals_only = true;
     enum tdm_status status = predict(&asked, machine, settings, margin, &limited, &p, err);
     p.work += limited.work;
     if (status == TDM_OK)

@@ -50,6 +50,7 @@ enum windows {
 #define PART_QWEN OWN_PART(21)            /* names of Qwen 1's fields */
 #define PART_OPT OWN_PART(22)             /* names of OPT's fields */
 #define PART_BARE_NORMS OWN_PART(23)
+#define PART_NEMOTRON OWN_PART(24) /* LayerNorm times 1 + weight, the square of ReLU */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -93,6 +94,12 @@ static const struct architecture architectures[] = {
     {"Ernie4_5ForCausalLM", "ernie4_5", 131072, 128, false, false, WINDOWS_NONE,
      TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE | TDM_PART_CAST_ROPE | PART_TIED,
      TDM_FAMILY_DENSE},
+    {"Ernie4_5_MoeForCausalLM", "ernie4_5_moe", 131072, 0, false, false, WINDOWS_NONE,
+     TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE | TDM_PART_CAST_ROPE | PART_TIED | PART_EXPERTS,
+     TDM_FAMILY_ERNIE},
+    {"Exaone4ForCausalLM", "exaone4", 2048, 0, false, true, WINDOWS_FOURTH,
+     PART_POST_NORMS | TDM_PART_NO_PRE_NORMS | TDM_PART_LATE_QK_NORM | PART_ROPE_OF_WINDOWS,
+     TDM_FAMILY_DENSE},
     {"FalconForCausalLM", "falcon", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_JOINT_QKV |
          PART_TIED | PART_FALCON,
@@ -121,6 +128,8 @@ static const struct architecture architectures[] = {
     {"Glm4MoeForCausalLM", "glm4_moe", 131072, 0, false, false, WINDOWS_NONE,
      PART_EXPERTS | PART_QKV_BIAS_ALONE | PART_USE_QK_NORM | TDM_PART_CUT_ROPE | PART_HALF_ROPE,
      TDM_FAMILY_DEEPSEEK},
+    {"Glm4MoeLiteForCausalLM", "glm4_moe_lite", 202752, 0, false, false, WINDOWS_NONE,
+     PART_EXPERTS | PART_LATENT, TDM_FAMILY_DEEPSEEK},
     {"GlmForCausalLM", "glm", 131072, 128, false, false, WINDOWS_NONE,
      PART_QKV_BIAS_ALONE | TDM_PART_JOINT_GATE_UP | TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE,
      TDM_FAMILY_DENSE},
@@ -128,15 +137,23 @@ static const struct architecture architectures[] = {
      TDM_PART_WIDE_NORMS | TDM_PART_SINKS | PART_EXPERTS, TDM_FAMILY_GPT_OSS},
     {"GraniteForCausalLM", "granite", 2048, 0, false, false, WINDOWS_NONE, TDM_PART_MULTIPLIERS,
      TDM_FAMILY_DENSE},
+    {"GraniteMoeForCausalLM", "granitemoe", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_MULTIPLIERS | PART_EXPERTS, TDM_FAMILY_GRANITE_MOE},
     {"GraniteMoeHybridForCausalLM", "granitemoehybrid", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_MULTIPLIERS | TDM_PART_JOINT_GATE_UP | PART_EXPERTS, TDM_FAMILY_GRANITE_HYBRID},
     {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", 2048, 0, false, true, WINDOWS_NONE,
      TDM_PART_TURNED_NORM, TDM_FAMILY_DENSE},
+    {"HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", 2048, 0, false, true, WINDOWS_NONE,
+     TDM_PART_TURNED_NORM | PART_EXPERTS, TDM_FAMILY_HUNYUAN},
     {"Lfm2ForCausalLM", "lfm2", 128000, 0, false, true, WINDOWS_NONE, PART_TIED | PART_LFM2,
      TDM_FAMILY_DENSE},
+    {"Lfm2MoeForCausalLM", "lfm2_moe", 128000, 0, false, true, WINDOWS_NONE,
+     PART_TIED | PART_LFM2 | PART_EXPERTS, TDM_FAMILY_LFM2},
     {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, 0, TDM_FAMILY_DENSE},
     {"Llama4ForCausalLM", "llama4_text", 4096 * 32, 128, false, false, WINDOWS_NONE,
      TDM_PART_COMPLEX_ROPE | PART_NO_ROPE | PART_EXPERTS, TDM_FAMILY_LLAMA4},
+    {"MiniMaxM2ForCausalLM", "minimax_m2", 196608, 128, false, true, WINDOWS_NONE,
+     PART_WHOLE_QK_NORM | TDM_PART_CUT_ROPE | PART_EXPERTS, TDM_FAMILY_MINIMAX},
     {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, 0,
      TDM_FAMILY_DENSE},
     {"Ministral3ForCausalLM", "ministral3", 262144, 128, false, false, WINDOWS_SAID,
@@ -144,6 +161,10 @@ static const struct architecture architectures[] = {
     {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
     {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
      TDM_FAMILY_MIXTRAL},
+    {"NemotronForCausalLM", "nemotron", 4096, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_CUT_ROPE | PART_OFFSET_NORMS |
+         PART_HALF_ROPE | PART_NEMOTRON,
+     TDM_FAMILY_DENSE},
     {"NemotronHForCausalLM", "nemotron_h", 4096, 128, false, false, WINDOWS_NONE,
      TDM_PART_PLAIN_MLP | TDM_PART_ONE_MIXER | TDM_PART_NO_ANGLES, TDM_FAMILY_DENSE},
     {"OlmoForCausalLM", "olmo", 2048, 0, false, false, WINDOWS_NONE,
@@ -258,15 +279,11 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
     } known[] = {{"MiMo", "Qwen2ForCausalLM"},
                  {"Afmoe", "Qwen3MoeForCausalLM"},
                  {"Bailing", "DeepseekV3ForCausalLM"},
-                 {"MiniMaxM2", "Qwen3MoeForCausalLM"},
                  {"MiniMax", "MixtralForCausalLM"},
                  {"MiniCPM3", "DeepseekV2ForCausalLM"},
                  {"MiniCPM", "LlamaForCausalLM"},
-                 {"Ernie4_5_Moe", "Glm4MoeForCausalLM"},
-                 {"Glm4MoeLite", "DeepseekV3ForCausalLM"},
                  {"PhiMoE", "MixtralForCausalLM"},
                  {"ChatGLM", "GlmForCausalLM"},
-                 {"NemotronFor", "ArceeForCausalLM"},
                  {"PaliGemma", "GemmaForCausalLM"},
                  {"GPTJ", "PhiForCausalLM"},
                  {"Bloom", "GPTNeoXForCausalLM"},
@@ -406,6 +423,8 @@ static bool has_activation(uint64_t parts, enum tdm_activation activation)
     if ((parts & (TDM_PART_PLAIN_MLP | TDM_PART_LAYER_NORMS)) == TDM_PART_PLAIN_MLP)
         return activation == TDM_ACTIVATION_RELU2 ||
                (activation == TDM_ACTIVATION_XIELU && (parts & PART_XIELU) != 0);
+    if ((parts & PART_NEMOTRON) != 0)
+        return activation == TDM_ACTIVATION_RELU2;
     if ((parts & PART_OPT) != 0)
         return activation >= TDM_ACTIVATION_GELU && activation <= TDM_ACTIVATION_RELU;
     if ((parts & TDM_PART_PLAIN_MLP) != 0)
@@ -431,10 +450,11 @@ static void read_activation(struct tdm_json_reader *reader, uint64_t parts, stru
     bool layer_norms = parts & TDM_PART_LAYER_NORMS;
     const char *name =
         tdm_json_string_or(reader, key,
-                           types[(parts & PART_XIELU) != 0  ? TDM_ACTIVATION_XIELU
-                                 : (parts & PART_GPT2) != 0 ? TDM_ACTIVATION_GELU_NEW
-                                 : (parts & PART_OPT) != 0  ? TDM_ACTIVATION_RELU
-                                 : gemma                    ? TDM_ACTIVATION_GELU_TANH
+                           types[(parts & PART_XIELU) != 0      ? TDM_ACTIVATION_XIELU
+                                 : (parts & PART_GPT2) != 0     ? TDM_ACTIVATION_GELU_NEW
+                                 : (parts & PART_OPT) != 0      ? TDM_ACTIVATION_RELU
+                                 : (parts & PART_NEMOTRON) != 0 ? TDM_ACTIVATION_RELU2
+                                 : gemma                        ? TDM_ACTIVATION_GELU_TANH
                                  : (parts & TDM_PART_PLAIN_MLP) != 0
                                      ? layer_norms ? TDM_ACTIVATION_GELU : TDM_ACTIVATION_RELU2
                                      : TDM_ACTIVATION_SILU]
@@ -526,7 +546,7 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
         falcon                     ? 1
         : leaves_out(architecture) ? 4
                                    : model->query_heads);
-    if (falcon)
+    if (falcon && !tdm_json_bool_or(reader, "new_decoder_architecture", false))
         model->kv_heads = 1; /* multi_query */
     if (tdm_json_status(reader) != TDM_OK)
         return;
@@ -683,7 +703,7 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
     else if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
     for (uint32_t i = 0; i < model->layers; i++)
-        if ((architecture->parts & PART_ROPE_OF_WINDOWS) != 0)
+        if ((architecture->parts & PART_ROPE_OF_WINDOWS) != 0 && window > 0)
             model->layer_kinds[i].no_rope = model->layer_kinds[i].window == 0;
 }
 
@@ -697,21 +717,24 @@ static double read_rotary_share(struct tdm_json_reader *reader, const char *key,
     return tdm_json_number_or(reader, key, 0, 1, usual);
 }
 
-/* Of Falcon only the 7B's layer is known. */
-static void refuse_falcon(struct tdm_json_reader *reader)
+/* Of Falcon only layers as the 7B's are known, and those with groups of K and V (40B, 180B, and
+ * with one norm 11B). */
+static void read_falcon(struct tdm_json_reader *reader, struct tdm_model *model)
 {
+    const bool groups = tdm_json_bool_or(reader, "new_decoder_architecture", false);
     static const struct {
         const char *key;
         bool value, usual;
-    } needed[] = {{"new_decoder_architecture", false, false},
-                  {"multi_query", true, true},
+    } needed[] = {{"multi_query", true, true},
                   {"parallel_attn", true, true},
                   {"alibi", false, false},
                   {"bias", false, false}};
-    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+    model->early_heads = groups;
+    model->two_norms = groups && tdm_json_count_or(reader, "num_ln_in_parallel_attn", 1, 2, 2) == 2;
+    for (size_t i = groups ? 1 : 0; i < sizeof(needed) / sizeof(needed[0]); i++)
         if (tdm_json_bool_or(reader, needed[i].key, needed[i].usual) != needed[i].value)
             tdm_json_fail(reader, needed[i].key,
-                          "is %s; of Falcon only layers as the 7B's are known",
+                          "is %s; of Falcon only layers as those of 7B, 11B and 40B are known",
                           needed[i].value ? "false" : "true");
 }
 
@@ -762,7 +785,7 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     if ((parts & PART_NEOX) != 0 && !tdm_json_bool_or(reader, "use_parallel_residual", true))
         model->parts &= ~(uint32_t)TDM_PART_PARALLEL;
     if ((parts & PART_FALCON) != 0)
-        refuse_falcon(reader);
+        read_falcon(reader, model);
     read_activation(reader, parts, model);
     model->rotary_dim = model->head_dim;
     if ((parts & TDM_PART_CUT_ROPE) != 0) {

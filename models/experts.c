@@ -27,13 +27,23 @@ static bool is_listed(const json_t *list, uint32_t number)
     return false;
 }
 
-/* DeepSeek's first layers are dense, then all or every n-th have experts. */
+/* DeepSeek's first layers are dense, then all or every n-th have experts; GLM-4.7-Flash may list
+ * them. */
 static void read_deepseek_layers(struct tdm_json_reader *reader, struct tdm_model *model)
 {
     uint64_t dense = tdm_json_count_or(reader, "first_k_dense_replace", 0, TDM_LAYER_LIMIT, 0);
+    const json_t *types =
+        tdm_json_has(reader, "mlp_layer_types") ? tdm_json_array(reader, "mlp_layer_types") : NULL;
     uint64_t every = tdm_json_count_or(reader, "moe_layer_freq", 1, TDM_LAYER_LIMIT, 1);
-    for (uint32_t i = 0; i < model->layers; i++)
-        model->layer_kinds[i].experts = i >= dense && i % every == 0;
+    if (types != NULL && json_array_size(types) != model->layers)
+        tdm_json_fail(reader, "mlp_layer_types",
+                      "has %zu entries for %" PRIu32 " layers; give one a layer",
+                      json_array_size(types), model->layers);
+    for (uint32_t i = 0; i < model->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        model->layer_kinds[i].experts = types == NULL ? i >= dense && i % every == 0
+                                                      : type != NULL && strcmp(type, "sparse") == 0;
+    }
 }
 
 /* Qwen's dense layers are listed, or every n-th has experts. */
@@ -44,6 +54,29 @@ static void read_qwen_layers(struct tdm_json_reader *reader, struct tdm_model *m
         tdm_json_has(reader, "mlp_only_layers") ? tdm_json_array(reader, "mlp_only_layers") : NULL;
     for (uint32_t i = 0; i < model->layers; i++)
         model->layer_kinds[i].experts = (i + 1) % every == 0 && !is_listed(dense, i);
+}
+
+/* ERNIE's are every n-th from one layer to another. */
+static void read_ernie_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    const json_t *end = json_object_get(reader->object, "moe_layer_end_index");
+    const bool to_last = !json_is_integer(end) || json_integer_value(end) == -1;
+    const uint64_t first =
+                       tdm_json_count_or(reader, "moe_layer_start_index", 0, TDM_LAYER_LIMIT, 1),
+                   last = to_last
+                              ? TDM_LAYER_LIMIT
+                              : tdm_json_count(reader, "moe_layer_end_index", 0, TDM_LAYER_LIMIT),
+                   every = tdm_json_count_or(reader, "moe_layer_interval", 1, TDM_LAYER_LIMIT, 1);
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].experts = i >= first && i <= last && (i + 1) % every == 0;
+}
+
+/* LFM2's first layers are dense. */
+static void read_lfm2_layers(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    const uint64_t dense = tdm_json_count_or(reader, "num_dense_layers", 0, TDM_LAYER_LIMIT, 2);
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].experts = i >= dense;
 }
 
 /* Llama 4's layers with experts are listed, or are every n-th. */
@@ -64,11 +97,48 @@ void tdm_experts_read_layers(struct tdm_json_reader *reader, enum tdm_family fam
         model->layer_kinds[i].experts = model->experts.count > 0;
     if (family == TDM_FAMILY_DEEPSEEK)
         read_deepseek_layers(reader, model);
+    else if (family == TDM_FAMILY_ERNIE)
+        read_ernie_layers(reader, model);
+    else if (family == TDM_FAMILY_LFM2)
+        read_lfm2_layers(reader, model);
     else if (family == TDM_FAMILY_LLAMA4)
         read_llama4_layers(reader, model);
     else if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_MOE ||
              family == TDM_FAMILY_QWEN3_NEXT)
         read_qwen_layers(reader, model);
+}
+
+/* Experts of a token. ERNIE and Hunyuan have names of their own, of which the latter's may be a
+ * list with a number for each layer. */
+static uint32_t read_choice(struct tdm_json_reader *reader, enum tdm_family family)
+{
+    const char *own = family == TDM_FAMILY_ERNIE     ? "moe_k"
+                      : family == TDM_FAMILY_HUNYUAN ? "moe_topk"
+                                                     : NULL,
+               *common = "num_experts_per_tok";
+    if (own == NULL || !tdm_json_has(reader, own))
+        return dimension(reader, common);
+    const json_t *list = json_object_get(reader->object, own);
+    for (size_t i = 1; i < json_array_size(list); i++)
+        if (!json_equal(json_array_get(list, i), json_array_get(list, 0)))
+            tdm_json_fail(reader, own, "differs between layers, which is not known");
+    const json_int_t first = json_integer_value(json_array_get(list, 0));
+    if (json_is_array(list) && (first < 1 || first > (json_int_t)TDM_DIMENSION_LIMIT))
+        tdm_json_fail(reader, own, "must hold numbers from 1 on");
+    return json_is_array(list) ? (uint32_t)first : dimension(reader, own);
+}
+
+/* Its weights are never made to add up to 1. */
+static void read_deepseek_v2_router(struct tdm_json_reader *reader, struct tdm_experts *e)
+{
+    const char *method = tdm_json_string_or(reader, "topk_method", "greedy");
+    e->normalized = false;
+    e->router = TDM_ROUTER_GREEDY;
+    if (strcmp(method, "group_limited_greedy") == 0)
+        e->router = TDM_ROUTER_LIMITED_GREEDY;
+    else if (strcmp(method, "greedy") != 0)
+        tdm_json_fail(reader, "topk_method",
+                      "is \"%.40s\"; expected \"greedy\" or \"group_limited_greedy\"", method);
 }
 
 /* The names of the fields depend on the family. */
@@ -78,16 +148,24 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
     static const struct {
         const char *count;
         bool own_intermediate, normalized, wide_weights, router_first;
+        enum tdm_router router;
     } families[] = {
         [TDM_FAMILY_MIXTRAL] = {"num_local_experts", false, true, true, true},
         [TDM_FAMILY_OLMOE] = {"num_experts", false, false, false, true},
         [TDM_FAMILY_QWEN3_MOE] = {"num_experts", true, false, false, false},
         [TDM_FAMILY_QWEN2_MOE] = {"num_experts", true, false, false, true},
         [TDM_FAMILY_QWEN3_NEXT] = {"num_experts", true, false, false, true},
-        [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false},
+        [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false, TDM_ROUTER_GROUPS},
         [TDM_FAMILY_GPT_OSS] = {"num_local_experts", false, false, false, true},
         [TDM_FAMILY_LLAMA4] = {"num_local_experts", true, false, false, false},
-        [TDM_FAMILY_GRANITE_HYBRID] = {"num_local_experts", false, true, false, true},
+        [TDM_FAMILY_GRANITE_HYBRID] = {"num_local_experts", false, true, false, true,
+                                       TDM_ROUTER_CHOSEN},
+        [TDM_FAMILY_GRANITE_MOE] = {"num_local_experts", false, true, false, true,
+                                    TDM_ROUTER_CHOSEN},
+        [TDM_FAMILY_ERNIE] = {"moe_num_experts", true, true, false, true, TDM_ROUTER_ERNIE},
+        [TDM_FAMILY_HUNYUAN] = {"num_experts", false, true, true, true, TDM_ROUTER_HUNYUAN},
+        [TDM_FAMILY_MINIMAX] = {"num_local_experts", false, true, true, true, TDM_ROUTER_MINIMAX},
+        [TDM_FAMILY_LFM2] = {"num_experts", true, true, false, false, TDM_ROUTER_LFM2},
     };
     struct tdm_experts *e = &model->experts;
     if (family == TDM_FAMILY_DENSE)
@@ -100,7 +178,8 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
     const char *own = families[family].count, *common = "num_local_experts";
     e->count = dimension(reader,
                          !tdm_json_has(reader, own) && tdm_json_has(reader, common) ? common : own);
-    e->per_token = dimension(reader, "num_experts_per_tok");
+    e->per_token = read_choice(reader, family);
+    e->router = families[family].router;
     const bool llama4 = family == TDM_FAMILY_LLAMA4;
     e->intermediate =
         families[family].own_intermediate
@@ -115,6 +194,17 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         e->groups = (uint32_t)tdm_json_count_or(reader, "n_group", 1, TDM_DIMENSION_LIMIT, 1);
     if (family == TDM_FAMILY_DEEPSEEK)
         e->shared = e->intermediate * dimension_or_none(reader, "n_shared_experts");
+    if (family == TDM_FAMILY_ERNIE || family == TDM_FAMILY_HUNYUAN) {
+        e->wide_router = e->shared_first = true;
+        e->shared = family == TDM_FAMILY_HUNYUAN
+                        ? e->intermediate
+                        : e->intermediate * (uint32_t)tdm_json_count_or(
+                                                reader, "moe_num_shared_experts", 0, 1024, 2);
+    }
+    if (family == TDM_FAMILY_LFM2)
+        e->normalized = tdm_json_bool_or(reader, "norm_topk_prob", true);
+    if (strcmp(model->architecture, "DeepseekV2ForCausalLM") == 0)
+        read_deepseek_v2_router(reader, e);
     e->biased = family == TDM_FAMILY_GPT_OSS;
     e->all_rows = llama4;
     e->beside = granite;
@@ -124,7 +214,7 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         e->normalized = tdm_json_bool_or(reader, "norm_topk_prob", true);
     if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_NEXT) {
         e->shared = dimension(reader, "shared_expert_intermediate_size");
-        e->shared_gate = true;
+        e->shared_gate = e->shared_first = true;
     }
     if (tdm_json_status(reader) == TDM_OK && e->per_token > e->count)
         tdm_json_fail(reader, "num_experts_per_tok", "is %" PRIu32 " of %" PRIu32 " experts",
@@ -143,6 +233,9 @@ void tdm_latent_read(struct tdm_json_reader *reader, struct tdm_model *model)
     l->value_dim = dimension(reader, "v_head_dim");
     model->head_dim = l->plain_dim + l->rotary_dim;
     model->rotary_dim = l->rotary_dim;
+    l->rotation = strcmp(model->architecture, "DeepseekV2ForCausalLM") == 0 ? TDM_LATENT_COMPLEX
+                  : tdm_json_bool_or(reader, "rope_interleave", true)       ? TDM_LATENT_NEIGHBOURS
+                                                                            : TDM_LATENT_HALVES;
     if (tdm_json_status(reader) == TDM_OK && l->rotary_dim % 2 != 0)
         tdm_json_fail(reader, "qk_rope_head_dim",
                       "is %" PRIu32 "; rotary position embedding needs an even one", l->rotary_dim);

@@ -38,10 +38,15 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/deepseek-coder-6.7b.json \
 	models/configs/deepseek-llm-7b.json \
 	models/configs/deepseek-r1-distill-qwen-1.5b.json \
-	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v2.json \
+	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v3.json \
 	models/configs/ernie-4.5-0.3b.json \
+	models/configs/ernie-4.5-21b-a3b.json \
+	models/configs/exaone-4.0-1.2b.json \
+	models/configs/exaone-4.0-32b.json \
+	models/configs/falcon-11b.json \
+	models/configs/falcon-40b.json \
 	models/configs/falcon-7b.json \
 	models/configs/falcon-h1-0.5b.json \
 	models/configs/falcon3-10b.json \
@@ -60,16 +65,19 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/gemma-7b.json \
 	models/configs/glm-4-32b.json \
 	models/configs/glm-4-9b.json \
-	models/configs/glm-4.5-air.json \
 	models/configs/glm-4.5.json \
+	models/configs/glm-4.5-air.json \
+	models/configs/glm-4.7-flash.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \
+	models/configs/gpt2.json \
 	models/configs/gpt2-large.json \
 	models/configs/gpt2-medium.json \
 	models/configs/gpt2-xl.json \
-	models/configs/gpt2.json \
+	models/configs/granite-3.1-1b-a400m.json \
 	models/configs/granite-3.1-2b.json \
+	models/configs/granite-3.1-3b-a800m.json \
 	models/configs/granite-3.1-8b.json \
 	models/configs/granite-3.3-2b.json \
 	models/configs/granite-3.3-8b.json \
@@ -77,10 +85,12 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/granite-4.0-h-small.json \
 	models/configs/granite-4.0-h-tiny.json \
 	models/configs/granite-4.0-micro.json \
+	models/configs/hunyuan-a13b.json \
 	models/configs/kimi-k2.json \
 	models/configs/lfm2-1.2b.json \
 	models/configs/lfm2-350m.json \
 	models/configs/lfm2-700m.json \
+	models/configs/lfm2-8b-a1b.json \
 	models/configs/llama-2-13b.json \
 	models/configs/llama-2-70b.json \
 	models/configs/llama-2-7b.json \
@@ -94,6 +104,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/llama-4-maverick.json \
 	models/configs/llama-4-scout.json \
 	models/configs/llama-65b.json \
+	models/configs/minimax-m2.json \
 	models/configs/ministral-3-14b.json \
 	models/configs/ministral-3-3b.json \
 	models/configs/ministral-3-8b.json \
@@ -108,6 +119,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mixtral-8x7b.json \
 	models/configs/moonlight-16b-a3b.json \
 	models/configs/nemotron-h-8b.json \
+	models/configs/nemotron-mini-4b.json \
 	models/configs/nemotron-nano-9b-v2.json \
 	models/configs/olmo-1b.json \
 	models/configs/olmo-2-13b.json \
@@ -129,8 +141,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/phi-2.json \
 	models/configs/phi-3-medium.json \
 	models/configs/phi-3-mini.json \
-	models/configs/phi-4-mini.json \
 	models/configs/phi-4.json \
+	models/configs/phi-4-mini.json \
 	models/configs/pythia-1.4b.json \
 	models/configs/pythia-12b.json \
 	models/configs/pythia-14m.json \

@@ -194,7 +194,8 @@ void tdm_short_conv_read(struct tdm_json_reader *reader, struct tdm_model *model
     refuse_bias(reader, "conv_bias");
     model->tied = tdm_json_bool_or(reader, "tie_embedding", model->tied);
     model->intermediate = count_or(reader, "block_ff_dim", model->intermediate);
-    if (!tdm_json_bool_or(reader, "block_auto_adjust_ff_dim", true))
+    const bool dense = strcmp(model->architecture, "Lfm2ForCausalLM") == 0;
+    if (!tdm_json_bool_or(reader, "block_auto_adjust_ff_dim", dense))
         return;
     double factor = tdm_json_number_or(reader, "block_ffn_dim_multiplier", 0, 1e3, 1);
     uint32_t multiple = count_or(reader, "block_multiple_of", 256);

@@ -72,7 +72,20 @@ struct tdm_experts {
     bool wide_weights; /* these weights stay in fp32 */
     bool router_first; /* the router precedes the experts in the order of modules */
     uint32_t groups;   /* of experts, of which a token's choice is limited to some; 0: the router is
-                          another than GLM-4.5's */
+                          another than GLM-4.5's and DeepSeek's */
+    enum tdm_router {
+        TDM_ROUTER_SOFTMAX,        /* of all experts, of which some are chosen */
+        TDM_ROUTER_CHOSEN,         /* in fp32, of those that are chosen: Granite */
+        TDM_ROUTER_GROUPS,         /* GLM-4.5: sigmoids, with a bias for the choice of groups */
+        TDM_ROUTER_GREEDY,         /* DeepSeek V2: softmax in fp32; of all experts the first */
+        TDM_ROUTER_LIMITED_GREEDY, /* the same, of the best groups */
+        TDM_ROUTER_ERNIE,          /* softmax of products in fp32, with a bias for the choice */
+        TDM_ROUTER_HUNYUAN,        /* the same without a bias */
+        TDM_ROUTER_MINIMAX,        /* sigmoids in fp32, with a bias for the choice */
+        TDM_ROUTER_LFM2,           /* the same in the dtype of the logits, times a number */
+    } router;
+    bool wide_router;  /* its weight is fp32 in a model of bf16 */
+    bool shared_first; /* what every token has is computed before the router */
     bool biased;       /* router and experts have biases, gates are clamped: GPT-OSS */
     bool beside;       /* they run beside the MLP, which every token has: Granite */
     bool all_rows;     /* every expert computes all tokens: Llama 4 as transformers has it */
@@ -84,6 +97,11 @@ struct tdm_experts {
 struct tdm_latent {
     uint32_t q_rank; /* 0: q is projected at once */
     uint32_t kv_rank, plain_dim, rotary_dim, value_dim;
+    enum tdm_latent_rotation {
+        TDM_LATENT_NEIGHBOURS, /* two neighbours are rotated together */
+        TDM_LATENT_HALVES,     /* as Llama's heads */
+        TDM_LATENT_COMPLEX,    /* neighbours, as complex numbers in fp32: DeepSeek V2 */
+    } rotation;
 };
 
 /* Parts in which families differ from Llama, beside those that have a field of their own. Only
@@ -328,6 +346,7 @@ struct tdm_model {
     bool bare_norms;       /* LayerNorm in fp32 without weights: OLMo 1 */
     bool scaled_heads;     /* q is multiplied by a number before it is split into heads: OPT */
     uint32_t spare_places; /* rows of learned positions that no token takes: OPT has 2 */
+    bool early_heads;      /* K and V of all query heads are made before rotation: Falcon 40B */
     bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 

@@ -29,6 +29,11 @@ enum tdm_family {
     TDM_FAMILY_GPT_OSS,
     TDM_FAMILY_LLAMA4,
     TDM_FAMILY_GRANITE_HYBRID,
+    TDM_FAMILY_GRANITE_MOE,
+    TDM_FAMILY_ERNIE,
+    TDM_FAMILY_HUNYUAN,
+    TDM_FAMILY_MINIMAX,
+    TDM_FAMILY_LFM2,
 };
 
 /* Fill model->experts, and after layer_kinds exist which of them have experts; model->latent,

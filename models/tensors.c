@@ -289,7 +289,8 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return model->latent.q_rank == 0;
     if (role == TDM_ROLE_ROUTER_BIAS || role == TDM_ROLE_EXPERTS_GATE_UP_BIAS ||
         role == TDM_ROLE_EXPERTS_DOWN_BIAS)
-        return experts && model->experts.biased;
+        return experts && (model->experts.biased || (role == TDM_ROLE_ROUTER_BIAS &&
+                                                     model->experts.router == TDM_ROUTER_ERNIE));
     if (role == TDM_ROLE_SINKS || (role == TDM_ROLE_O_BIAS && (model->parts & TDM_PART_SINKS) != 0))
         return (model->parts & TDM_PART_SINKS) != 0 && unit != tdm_model_head_unit(model);
     const bool biases = (model->parts & TDM_PART_BIASES) != 0;
@@ -558,9 +559,10 @@ static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
 
 const char *tdm_model_rare_part(const struct tdm_model *model)
 {
-    return model->latent.kv_rank > 0   ? "latent keys and values"
-           : model->experts.groups > 0 ? "shared experts"
-                                       : NULL;
+    return model->latent.kv_rank > 0 ? "latent keys and values"
+           : model->experts.router > TDM_ROUTER_CHOSEN
+               ? model->experts.shared > 0 ? "shared experts" : "this router of experts"
+               : NULL;
 }
 
 uint64_t tdm_model_position_limit(const struct tdm_model *model)

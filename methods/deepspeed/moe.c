@@ -345,18 +345,11 @@ static struct tdm_eager_value *select_rows(struct tdm_eager *m, struct tdm_eager
     return y;
 }
 
-static void exchange_back(struct tdm_eager *m, struct tdm_node *node,
-                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
-{
-    (void)node;
-    results[0] = tdm_value_like(m, grads[0]);
-}
-
 /* _AllToAll among the ranks that share a copy of the experts. Takes x. */
 static struct tdm_eager_value *exchange(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op op = {"_AllToAllBackward", false, exchange_back};
+    static const struct tdm_eager_op op = {"_AllToAllBackward", false, tdm_map_backward};
     if (t->settings.deepspeed.ep_size == 1)
         return x;
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);

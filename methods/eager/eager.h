@@ -245,6 +245,7 @@ struct tdm_eager {
     bool means_save;             /* a mean saves its input, as in torch 2.0 and 2.1 */
     bool partial_gradients;      /* later tiles will add to the gradients */
     uint64_t skipped;            /* nodes and moments that were counted without a run */
+    bool totals_only;            /* the tensors that were live at the peak are not asked for */
     bool runs_all_tiles;         /* also those that do what the ones before them did */
     bool stopped;                /* a checkpointed function has recomputed all that was saved */
     bool in_backward;            /* autograd's thread runs */

@@ -103,7 +103,9 @@ uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shap
 {
     uint64_t rows = shape->batch * shape->query_heads * shape->tokens;
     bool large = shape->head_dim > TDM_EFFICIENT_HEAD_DIM;
-    uint64_t sums = tdm_size_mul(rows, shape->head_dim * sizeof(float) * (large ? 3 : 1));
+    const uint64_t values = shape->value_dim > 0 ? shape->value_dim : shape->head_dim,
+                   widths = large ? 2 * shape->head_dim + values : shape->head_dim;
+    uint64_t sums = tdm_size_mul(rows, widths * sizeof(float));
     return tdm_size_add(sums, large ? rows / 2 : rows / 8);
 }
 

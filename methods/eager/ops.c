@@ -40,9 +40,8 @@ static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_va
             results[i] = tdm_take(grads[0]);
 }
 
-/* One kernel, whose result has the gradient's shape. */
-static void map(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
-                struct tdm_eager_value **results)
+void tdm_map_backward(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)node;
     results[0] = tdm_value_like(m, grads[0]);
@@ -202,7 +201,7 @@ struct tdm_eager_value *tdm_clamp(struct tdm_eager *m, struct tdm_eager_value *x
 
 struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op op = {"MulBackward0", false, map};
+    static const struct tdm_eager_op op = {"MulBackward0", false, tdm_map_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
@@ -570,6 +569,14 @@ struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value 
     return slice(m, x, x->rows, columns);
 }
 
+/* The gradient is cropped, which is a copy (FunctionsManual.cpp constant_pad_nd_backward). */
+struct tdm_eager_value *tdm_pad(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t columns)
+{
+    static const struct tdm_eager_op op = {"ConstantPadNdBackward0", false, slice_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, columns, x->element_bytes));
+}
+
 void tdm_cat_backward(struct tdm_eager *m, struct tdm_node *node,
                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -610,7 +617,7 @@ struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
 
 struct tdm_eager_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op negative = {"NegBackward0", false, map},
+    static const struct tdm_eager_op negative = {"NegBackward0", false, tdm_map_backward},
                                      cat = {"CatBackward0", false, tdm_cat_backward};
     struct tdm_eager_value *first = slice(m, x, x->rows, x->columns / 2);
     struct tdm_eager_value *second = slice(m, x, x->rows, x->columns / 2);

@@ -95,6 +95,8 @@ struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x,
  */
 struct tdm_eager_value *tdm_columns(struct tdm_eager *m, struct tdm_eager_value *x,
                                     uint64_t columns);
+/* F.pad with zeros to so many columns. */
+struct tdm_eager_value *tdm_pad(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t columns);
 /* torch.cat of a and b along their columns. */
 struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
                                 struct tdm_eager_value *b);
@@ -102,6 +104,10 @@ struct tdm_eager_value *tdm_cat(struct tdm_eager *m, struct tdm_eager_value *a,
 /* The same of several, whose gradients are views of theirs together. */
 struct tdm_eager_value *tdm_cat_many(struct tdm_eager *m, struct tdm_eager_value *const *x,
                                      uint32_t count);
+
+/* A backward of one kernel, whose result has the shape of the incoming gradient. */
+void tdm_map_backward(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results);
 
 /* The backward of torch.cat: gradients are parts of the result's. */
 void tdm_cat_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -124,6 +130,7 @@ enum tdm_attention_kernel { TDM_ATTENTION_CUDNN, TDM_ATTENTION_FLASH, TDM_ATTENT
 struct tdm_attention_shape {
     enum tdm_attention_kernel kernel;
     uint64_t batch, query_heads, kv_heads, tokens, head_dim;
+    uint64_t value_dim; /* of V's heads; 0: head_dim */
 };
 
 /* scaled_dot_product_attention. `bias` is the mask in the dtype of q, or NULL. */

@@ -48,6 +48,8 @@ static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
     (void)grads;
     for (uint32_t i = 0; i < count; i++)
         saved[i] = tdm_node_saved(m, node, i);
+    if (saved[2] != NULL)
+        shape.value_dim = saved[2]->columns;
     for (uint32_t i = 0; i < 3; i++)
         results[i] = tdm_value_like(m, saved[i]);
     backward_scratch(m, &shape);
@@ -87,12 +89,13 @@ struct tdm_eager_value *tdm_attention(struct tdm_eager *m, struct tdm_eager_valu
     struct tdm_eager_value *made[4] = {0}, *sums = NULL, *y;
     for (unsigned i = 0; i < 2 && cudnn; i++)
         made[i] = tdm_value_new(m, 1, 1, 8);
-    y = tdm_value_selected(m, q->rows, q->columns, q->element_bytes, false);
-    y->swapped = q->swapped;
+    y = tdm_value_selected(m, q->rows, v->columns, q->element_bytes, false);
+    /* That of the memory-efficient kernel is stored by tokens, as attention.cu has it. */
+    y->swapped = q->swapped || shape->kernel == TDM_ATTENTION_EFFICIENT;
     if (flash || node != NULL)
         made[2] = tdm_value_selected(m, sum_rows(shape), 1, FP32, false); /* log-sum-exps */
     if (shape->kernel == TDM_ATTENTION_EFFICIENT && shape->head_dim > TDM_EFFICIENT_HEAD_DIM)
-        sums = tdm_value_new(m, q->rows, q->columns, FP32);
+        sums = tdm_value_new(m, q->rows, v->columns, FP32);
     if (cudnn)
         tdm_drop(m, tdm_value_new(m, 256, 1, 1));
     uint64_t splits = flash ? tdm_flash_splits(&m->gpu, shape) : 1;

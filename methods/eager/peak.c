@@ -99,7 +99,7 @@ void tdm_peak_enter(struct tdm_eager *m, struct tdm_storage *storage)
 void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage)
 {
     m->moment += storage->blocks;
-    if (storage->taken <= m->peak_moment)
+    if (storage->taken <= m->peak_moment && !m->totals_only)
         add(m, storage, m->gone, &m->gone_count, &m->gone_last);
     if (storage->newer != NULL)
         storage->newer->older = storage->older;

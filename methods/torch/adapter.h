@@ -13,6 +13,10 @@ enum tdm_projection {
     TDM_PROJECTION_Q,
     TDM_PROJECTION_K,
     TDM_PROJECTION_V,
+    TDM_PROJECTION_Q_A, /* of latent attention, whose q may be projected at once */
+    TDM_PROJECTION_Q_B,
+    TDM_PROJECTION_KV_A,
+    TDM_PROJECTION_KV_B,
     TDM_PROJECTION_O,
     TDM_PROJECTION_QKV, /* in place of the first three */
     TDM_PROJECTION_GATE,

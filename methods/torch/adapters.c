@@ -8,10 +8,18 @@
 #include <stddef.h>
 
 static const char *const module_names[TDM_PROJECTIONS] = {
-    [TDM_PROJECTION_Q] = "self_attn.q_proj",     [TDM_PROJECTION_K] = "self_attn.k_proj",
-    [TDM_PROJECTION_V] = "self_attn.v_proj",     [TDM_PROJECTION_O] = "self_attn.o_proj",
-    [TDM_PROJECTION_QKV] = "self_attn.qkv_proj", [TDM_PROJECTION_GATE] = "mlp.gate_proj",
-    [TDM_PROJECTION_UP] = "mlp.up_proj",         [TDM_PROJECTION_GATE_UP] = "mlp.gate_up_proj",
+    [TDM_PROJECTION_Q] = "self_attn.q_proj",
+    [TDM_PROJECTION_K] = "self_attn.k_proj",
+    [TDM_PROJECTION_V] = "self_attn.v_proj",
+    [TDM_PROJECTION_Q_A] = "self_attn.q_a_proj",
+    [TDM_PROJECTION_Q_B] = "self_attn.q_b_proj",
+    [TDM_PROJECTION_KV_A] = "self_attn.kv_a_proj_with_mqa",
+    [TDM_PROJECTION_KV_B] = "self_attn.kv_b_proj",
+    [TDM_PROJECTION_O] = "self_attn.o_proj",
+    [TDM_PROJECTION_QKV] = "self_attn.qkv_proj",
+    [TDM_PROJECTION_GATE] = "mlp.gate_proj",
+    [TDM_PROJECTION_UP] = "mlp.up_proj",
+    [TDM_PROJECTION_GATE_UP] = "mlp.gate_up_proj",
     [TDM_PROJECTION_DOWN] = "mlp.down_proj",
 };
 

@@ -27,9 +27,11 @@ enum { SMALL, LARGE, KINDS, POOLS = KINDS * TDM_TORCH_STREAMS };
 #define SLAB_BLOCKS 1024u
 
 struct slab {
+    _Alignas(TDM_CACHE_LINE) struct tdm_torch_block blocks[SLAB_BLOCKS];
     struct slab *next;
-    struct tdm_torch_block blocks[SLAB_BLOCKS];
 };
+
+_Static_assert(POOLS <= UINT8_MAX, "a block knows its pool by a byte");
 
 #define GAPS 2048u
 
@@ -70,7 +72,7 @@ static bool has_block(struct tdm_torch_allocator *a)
 {
     if (a->spares != NULL || a->fresh > 0)
         return true;
-    struct slab *slab = malloc(sizeof(*slab));
+    struct slab *slab = aligned_alloc(TDM_CACHE_LINE, sizeof(*slab));
     if (slab == NULL)
         return false;
     slab->next = a->slabs;
@@ -182,7 +184,7 @@ static struct tdm_torch_block *take_found(struct tdm_torch_allocator *a, uint32_
     struct tdm_torch_block *block = new_block(a);
     if (block == NULL)
         return NULL;
-    block->pool = pool;
+    block->pool = (uint8_t)pool;
     block->size = found->size;
     tdm_free_take_segments(a->free_blocks[pool], 1, &block->address);
     return block;
@@ -357,7 +359,7 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool,
     struct tdm_torch_block *block = new_block(a);
     if (block == NULL)
         return TDM_NO_MEMORY;
-    block->pool = pool;
+    block->pool = (uint8_t)pool;
     block->size = bytes;
     block->address = place(a, bytes);
     *segment = block;
@@ -406,7 +408,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         struct tdm_torch_block *range = new_block(a);
         if (range == NULL)
             return TDM_NO_MEMORY;
-        range->pool = pool;
+        range->pool = (uint8_t)pool;
         range->address = RANGE * (pool + 1);
         range->size = RANGE;
         range->mapped = false;
@@ -696,7 +698,7 @@ static void add_filled(struct tdm_torch_allocator *a, uint32_t pool, uint64_t ad
     if (filled && block->filled && block->pool == pool && join_filled(block, address, count))
         return;
     block = new_block(a);
-    block->pool = pool;
+    block->pool = (uint8_t)pool;
     block->address = address;
     block->size = count * SMALL_SEGMENT;
     block->allocated = true;

@@ -33,7 +33,8 @@ static struct tdm_eager_value *with_sinks(struct tdm_eager *m, const struct torc
 static struct tdm_eager_value *repeat_kv(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_eager_value *x, bool product)
 {
-    const uint64_t times = t->config->query_heads / t->config->kv_heads;
+    const uint64_t times =
+        t->config->early_heads ? 1 : t->config->query_heads / t->config->kv_heads;
     if (times > 1 && t->config->kv_heads == 1 && !(product && t->settings.batch > 1))
         return tdm_expand(m, x, times);
     return tdm_repeat(m, x, times);
@@ -83,7 +84,7 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
     if (t->config->attention_dropout > 0)
         weights = tdm_replace(m, weights, tdm_dropout(m, weights));
     struct tdm_eager_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
-    struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
+    struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, v->columns);
     tdm_drop(m, narrow);
     tdm_drop(m, c);
     if (t->settings.batch > 1) /* a view, whose gradient must be stored by heads */
@@ -107,7 +108,8 @@ static struct tdm_attention_shape attention_shape(const struct tdm_torch_model *
                                         .query_heads = t->config->query_heads,
                                         .kv_heads = t->config->kv_heads,
                                         .tokens = t->settings.tokens,
-                                        .head_dim = t->config->head_dim};
+                                        .head_dim = t->config->head_dim,
+                                        .value_dim = t->config->latent.value_dim};
 }
 
 /* Attention of a sequence of which other ranks have parts. */
@@ -139,18 +141,23 @@ static bool repeats_for_flash(const struct tdm_torch_model *t)
 #define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
 
 /* torch's scaled_dot_product_attention, or flash_attn. With a mask or the memory-efficient kernel,
- * K and V are repeated first. A mask becomes a bias. */
+ * K and V are repeated first. A mask becomes a bias. FlashAttention's heads of V must be as wide as
+ * those of K: torch takes the memory-efficient kernel in its place (sdp_utils.cpp), transformers
+ * pads V and crops the output (integrations/flash_attention.py). */
 static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v,
                                               struct tdm_eager_value *mask)
 {
-    bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT;
+    const bool narrow = v->columns != q->columns, pads = narrow && t->settings.flash_package;
+    bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT ||
+                     (narrow && !pads && t->settings.attention == TDM_TORCH_SDPA_FLASH);
     struct tdm_attention_shape shape =
         attention_shape(t, t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
                            : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
                                                                    : TDM_ATTENTION_FLASH);
-    struct tdm_eager_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
+    struct tdm_eager_value *keys = tdm_take(k),
+                           *values = pads ? tdm_pad(m, v, q->columns) : tdm_take(v), *bias = NULL;
     if (mask != NULL || efficient || repeats_for_flash(t)) {
         tdm_drop(m, keys);
         tdm_drop(m, values);
@@ -158,7 +165,7 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
         values = repeat_kv(m, t, v, false);
         shape.kv_heads = shape.query_heads;
     }
-    if (tdm_torch_is_litgpt(&t->settings)) /* they are repeated already */
+    if (tdm_torch_is_litgpt(&t->settings) || t->config->early_heads) /* repeated already */
         shape.kv_heads = shape.query_heads;
     struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
                            *a = tdm_autocast(m, q);
@@ -178,6 +185,8 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
     tdm_drop(m, b);
     tdm_drop(m, c);
     tdm_drop(m, bias);
+    if (pads)
+        output = tdm_replace(m, output, tdm_columns(m, output, v->columns));
     struct tdm_eager_value *turned = tdm_transpose(m, output);
     tdm_drop(m, output);
     struct tdm_eager_value *y = tdm_contiguous(m, turned);

@@ -181,6 +181,36 @@ struct tdm_eager_value *tdm_torch_gather(struct tdm_eager *m, struct tdm_eager_v
         m, node, tdm_value_new(m, indices->rows, indices->columns, scores->element_bytes));
 }
 
+/* DeepSeek V2's router in fp32: a softmax, of which the experts of other groups become 0. Takes the
+ * scores. Returns the weights. */
+static struct tdm_eager_value *route_greedily(struct tdm_eager *m,
+                                              const struct tdm_experts *experts,
+                                              struct tdm_eager_value *scores,
+                                              struct tdm_eager_value **indices)
+{
+    struct tdm_eager_value *locals[4] = {0};
+    if (experts->router == TDM_ROUTER_LIMITED_GREEDY) {
+        struct tdm_eager_value *by_group = tdm_reshape(m, scores, scores->rows * experts->groups,
+                                                       experts->count / experts->groups);
+        locals[0] = tdm_row_max(m, by_group);
+        tdm_drop(m, by_group);
+        tdm_drop(m, tdm_torch_topk(m, locals[0], 1, &locals[1]));
+        locals[2] = tdm_value_like(m, locals[0]);
+        locals[3] = experts->groups > 1 ? tdm_value_like(m, scores) : NULL;
+        struct tdm_eager_value *mask = tdm_value_new(m, scores->rows, scores->columns, BOOL);
+        struct tdm_eager_value *inverse = tdm_value_like(m, mask);
+        tdm_drop(m, mask);
+        scores = tdm_replace(m, scores, fill(m, scores, inverse, false));
+        tdm_drop(m, inverse);
+    }
+    struct tdm_eager_value *weights = tdm_torch_topk(m, scores, experts->per_token, indices);
+    weights = tdm_replace(m, weights, tdm_mul_number(m, weights));
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
+        tdm_drop(m, locals[i]);
+    tdm_drop(m, scores);
+    return weights;
+}
+
 /* GLM-4.5's router, in fp32: sigmoids, with a bias for the choice of groups and of experts in them,
  * whose places stay for no backward (modeling_glm4_moe.py Glm4MoeTopkRouter; dots.llm1 has the
  * same).
@@ -196,6 +226,8 @@ static struct tdm_eager_value *route_groups(struct tdm_eager *m, const struct td
     *logits = tdm_linear(m, wide, weight, NULL, true);
     tdm_drop(m, weight);
     tdm_drop(m, wide);
+    if (experts->router != TDM_ROUTER_GROUPS)
+        return route_greedily(m, experts, tdm_softmax(m, *logits), indices);
     struct tdm_eager_value *scores = tdm_sigmoid(m, *logits);
     struct tdm_eager_value *biased = tdm_add_number(m, scores);
     struct tdm_eager_value *by_group =
@@ -226,6 +258,45 @@ static struct tdm_eager_value *route_groups(struct tdm_eager *m, const struct td
     return weights;
 }
 
+/* Scores of which a bias changes the choice alone. Takes the scores. */
+static struct tdm_eager_value *route_by_scores(struct tdm_eager *m,
+                                               const struct tdm_experts *experts,
+                                               struct tdm_eager_value *scores,
+                                               struct tdm_eager_value **indices)
+{
+    struct tdm_eager_value *for_choice = tdm_cast(m, scores, FP32);
+    for_choice = tdm_replace(m, for_choice, tdm_add_number(m, for_choice));
+    struct tdm_eager_value *best = tdm_torch_topk(m, for_choice, experts->per_token, indices);
+    struct tdm_eager_value *weights = tdm_torch_gather(m, scores, *indices);
+    if (experts->normalized)
+        weights = normalize(m, weights);
+    if (experts->router == TDM_ROUTER_LFM2)
+        weights = tdm_replace(m, weights, tdm_mul_number(m, weights));
+    tdm_drop(m, best);
+    tdm_drop(m, for_choice);
+    tdm_drop(m, scores);
+    return weights;
+}
+
+/* Routers with products in fp32, or with sigmoids of single experts: modeling_ernie4_5_moe.py,
+ * modeling_minimax_m2.py, modeling_lfm2_moe.py. */
+static struct tdm_eager_value *
+route_by_choice(struct tdm_eager *m, const struct tdm_experts *experts,
+                const struct torch_layer *layer, struct tdm_eager_value *x,
+                struct tdm_eager_value **logits, struct tdm_eager_value **indices)
+{
+    const bool softmax = experts->router == TDM_ROUTER_ERNIE;
+    struct tdm_eager_value *input = tdm_cast(m, x, layer->router->element_bytes);
+    *logits = tdm_linear(m, input, layer->router, NULL, true);
+    tdm_drop(m, input);
+    struct tdm_eager_value *wide =
+        experts->router == TDM_ROUTER_LFM2 ? tdm_take(*logits) : tdm_cast(m, *logits, FP32);
+    struct tdm_eager_value *scores = softmax ? tdm_softmax(m, wide) : tdm_sigmoid(m, wide);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *weights = route_by_scores(m, experts, scores, indices);
+    return softmax ? tdm_replace(m, weights, tdm_cast(m, weights, x->element_bytes)) : weights;
+}
+
 /* Weights of the chosen experts, in the dtype of the logits or fp32. */
 static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_experts *experts,
                                      const struct torch_layer *layer, struct tdm_eager_value *x,
@@ -234,7 +305,12 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
 {
     if (experts->groups > 0)
         return route_groups(m, experts, layer, x, logits, indices);
-    *logits = tdm_linear(m, x, layer->router, layer->router_bias, true);
+    if (experts->router >= TDM_ROUTER_ERNIE && experts->router != TDM_ROUTER_HUNYUAN)
+        return route_by_choice(m, experts, layer, x, logits, indices);
+    struct tdm_eager_value *input =
+        experts->wide_router ? tdm_cast(m, x, layer->router->element_bytes) : tdm_take(x);
+    *logits = tdm_linear(m, input, layer->router, layer->router_bias, true);
+    tdm_drop(m, input);
     if (experts->biased) { /* GPT-OSS: the softmax is of what is chosen */
         struct tdm_eager_value *most = tdm_torch_topk(m, *logits, experts->per_token, indices);
         struct tdm_eager_value *chosen = tdm_softmax(m, most);
@@ -242,7 +318,7 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
         return chosen;
     }
     struct tdm_eager_value *wide = tdm_cast(m, *logits, FP32);
-    if (experts->beside) { /* Granite: the same in fp32 */
+    if (experts->router == TDM_ROUTER_CHOSEN) { /* Granite: the same in fp32 */
         *logits = tdm_replace(m, *logits, wide);
         struct tdm_eager_value *most = tdm_torch_topk(m, wide, experts->per_token, indices);
         struct tdm_eager_value *soft = tdm_softmax(m, most);
@@ -381,9 +457,12 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     const struct tdm_experts *experts = &t->config->experts;
     uint64_t pairs = x->rows * experts->per_token;
     struct tdm_eager_value *logits, *indices;
+    const bool hunyuan = experts->router == TDM_ROUTER_HUNYUAN;
     struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns);
     struct tdm_eager_value *shared =
-        layer->shared_expert_gate != NULL ? tdm_torch_shared_expert(m, t, layer, flat, true) : NULL;
+        experts->shared_first && experts->shared > 0
+            ? tdm_torch_shared_expert(m, t, layer, hunyuan ? x : flat, !hunyuan)
+            : NULL;
     struct tdm_eager_value *weights = route(m, experts, layer, flat, &logits, &indices);
     struct tdm_eager_value *column = tdm_reshape(m, weights, pairs, 1);
     struct grouping g = group(m, pairs);
@@ -427,10 +506,14 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     if (tdm_expert_parts(&t->settings) >
         1) /* what all ranks made, summed: a functional all-reduce */
         y = tdm_replace(m, y, tdm_clone(m, y));
-    if (shared != NULL)
+    if (shared != NULL && layer->shared_expert_gate != NULL) {
         y = add_shared(m, layer, flat, y, shared);
-    else if (experts->groups > 0 && layer->shared_gate != NULL)
+    } else if (shared != NULL) {
+        y = tdm_replace(m, y, tdm_add(m, y, shared));
+        tdm_drop(m, shared);
+    } else if (experts->groups > 0 && layer->shared_gate != NULL) {
         y = add_plain_shared(m, t, layer, x, y);
+    }
     struct tdm_eager_value *rest[] = {weights, logits, indices, flat};
     for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
         tdm_drop(m, rest[i]);

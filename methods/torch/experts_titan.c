@@ -81,18 +81,11 @@ static struct tdm_eager_value *add_row(struct tdm_eager *m, struct tdm_eager_val
     return y;
 }
 
-static void exchange_back(struct tdm_eager *m, struct tdm_node *node,
-                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
-{
-    (void)node;
-    results[0] = tdm_value_like(m, grads[0]);
-}
-
 /* all_to_all_single_autograd. Selective checkpoints keep its result, but not those of Qwen3. */
 static struct tdm_eager_value *exchange(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op op = {"_AllToAllSingleBackward", false, exchange_back};
+    static const struct tdm_eager_op op = {"_AllToAllSingleBackward", false, tdm_map_backward};
     const bool kept = !t->config->layer_kinds[0].qk_norm;
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return tdm_node_finish(m, node,

@@ -278,7 +278,7 @@ bool tdm_free_insert(struct tdm_free_blocks *f, struct tdm_torch_block *block)
     unsigned bin = bin_of(block->size);
     struct tdm_torch_block **hole = &f->bins[bin];
     f->random = f->random * 1664525u + 1013904223u;
-    block->priority = f->random;
+    block->priority = (uint16_t)(f->random >> 16);
     while (*hole != NULL && (*hole)->priority >= block->priority)
         hole =
             tdm_free_before(*hole, block->size, block->address) ? &(*hole)->right : &(*hole)->left;

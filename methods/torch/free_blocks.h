@@ -14,18 +14,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* As large as a line of the processor's cache, and aligned to it. */
 struct tdm_torch_block {
     uint64_t address, size, requested;
-    uint32_t pool;
-    uint32_t priority;
-    bool allocated, mapped, in_map;
-    bool filled;        /* whole segments of 2 MiB, all of them in use, */
+    uint16_t priority;
+    uint8_t pool;
+    bool allocated : 1, mapped : 1, in_map : 1;
+    bool filled : 1;    /* whole segments of 2 MiB, all of them in use, */
     uint32_t apart_mib; /* from the lowest address on so far apart; one segment: 0 */
     struct tdm_torch_block *before, *after; /* neighbours in the segment */
     /* In the treap of free blocks; `right` also in the list of spares, or the link of a block in
      * use. */
     struct tdm_torch_block *left, *right;
 };
+
+#define TDM_CACHE_LINE 64u
+_Static_assert(sizeof(struct tdm_torch_block) <= TDM_CACHE_LINE, "a block is a cache line");
 
 #define TDM_FREE_BINS 1408u
 #define TDM_FREE_WORDS (TDM_FREE_BINS / 64)

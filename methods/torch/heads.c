@@ -104,21 +104,13 @@ static struct tdm_eager_value *rotate_halves(struct tdm_eager *m, struct tdm_eag
     return y;
 }
 
-static void flash_rotate_backward(struct tdm_eager *m, struct tdm_node *node,
-                                  struct tdm_eager_value *const *grads,
-                                  struct tdm_eager_value **results)
-{
-    (void)node;
-    results[0] = tdm_value_like(m, grads[0]);
-}
-
 /* Qwen 1: one kernel of FlashAttention's (layers/rotary.py) on heads in fp32, which saves the
  * angles alone. Takes x. */
 static struct tdm_eager_value *rotate_flash(struct tdm_eager *m, struct tdm_eager_value *x,
                                             struct tdm_eager_value *cosine,
                                             struct tdm_eager_value *sine)
 {
-    static const struct tdm_eager_op op = {"ApplyRotaryEmbBackward", false, flash_rotate_backward};
+    static const struct tdm_eager_op op = {"ApplyRotaryEmbBackward", false, tdm_map_backward};
     const uint16_t bytes = x->element_bytes;
     x = tdm_replace(m, x, tdm_cast(m, x, FP32));
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
@@ -185,7 +177,8 @@ static struct tdm_eager_value *scaled_by_place(struct tdm_eager *m, const struct
 
 bool tdm_torch_has_liger_rope(const struct tdm_model *config)
 {
-    return (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE |
+    return config->latent.kv_rank == 0 &&
+           (config->parts & (TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_WIDE_ROPE |
                              TDM_PART_WIDE_HEADS | TDM_PART_SINKS | TDM_PART_COMPLEX_ROPE |
                              TDM_PART_POSITIONS | TDM_PART_CAST_ROPE)) == 0;
 }
@@ -252,6 +245,26 @@ static void rotate_heads(struct tdm_eager *m, const struct tdm_torch_model *t, u
     tdm_drop(m, sine);
 }
 
+/* Falcon 40B: q is a copy; K and V are picked, and copied for each query head of their group.
+ * Stored by tokens. */
+static void spread_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                         struct tdm_eager_value *all, const uint64_t widths[3],
+                         struct tdm_eager_value *qkv[3])
+{
+    struct tdm_eager_value *picked[3];
+    for (unsigned i = 0; i < 3; i++) {
+        picked[i] = tdm_columns(m, all, widths[i]);
+        if (i > 0) { /* by a list of one number: a copy */
+            picked[i] = tdm_replace(m, picked[i], tdm_clone(m, picked[i]));
+            picked[i] = tdm_replace(m, picked[i], tdm_stretch(m, picked[i], all->rows, widths[0]));
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        qkv[i] = by_heads(m, t, tdm_clone(m, picked[i]), NULL);
+        tdm_drop(m, picked[i]);
+    }
+}
+
 /* One product, of which q, k and v are views. */
 static void project_together(struct tdm_eager *m, const struct tdm_torch_model *t,
                              const struct torch_layer *layer, struct tdm_eager_value *x,
@@ -261,6 +274,11 @@ static void project_together(struct tdm_eager *m, const struct tdm_torch_model *
     uint64_t heads[3] = {t->config->query_heads, t->config->kv_heads, t->config->kv_heads};
     const uint64_t widths[3] = {heads[0] * t->config->head_dim, heads[1] * t->config->head_dim,
                                 heads[2] * t->config->head_dim};
+    if (t->config->early_heads) {
+        spread_heads(m, t, all, widths, qkv);
+        tdm_drop(m, all);
+        return;
+    }
     if ((t->config->parts & TDM_PART_POSITIONS) != 0) /* GPT-2 splits it at once */
         tdm_split(m, all, widths, 3, qkv);
     for (unsigned i = 0; i < 3 && qkv[i] == NULL; i++)

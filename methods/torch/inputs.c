@@ -193,7 +193,8 @@ void tdm_torch_rotary(struct tdm_torch_model *t)
     t->cosine = t->sine = t->window_cosine = t->window_sine = NULL;
     if ((t->config->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) != 0)
         return;
-    if ((t->config->parts & TDM_PART_COMPLEX_ROPE) != 0) {
+    if ((t->config->parts & TDM_PART_COMPLEX_ROPE) != 0 ||
+        (t->config->latent.kv_rank > 0 && t->config->latent.rotation == TDM_LATENT_COMPLEX)) {
         complex_angles(t);
         return;
     }

@@ -708,11 +708,13 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                                    const struct tdm_torch_settings *torch, const char *method,
                                    struct tdm_error *err)
 {
+    const uint32_t latent = 1u << TDM_PROJECTION_Q_A | 1u << TDM_PROJECTION_Q_B |
+                            1u << TDM_PROJECTION_KV_A | 1u << TDM_PROJECTION_KV_B;
     const uint32_t heads = 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_K |
-                           1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O;
+                           1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O | latent;
     const uint32_t all = (1u << TDM_PROJECTIONS) - 1;
     const char *mixer = tdm_model_other_mixer(model);
-    if (mixer == NULL && !model->experts.shared_gate && model->experts.groups == 0)
+    if (mixer == NULL && !model->experts.shared_gate && model->experts.router <= TDM_ROUTER_CHOSEN)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
     if (torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS &&
@@ -720,8 +722,10 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "--set %s: adapters of %s of %s are not modelled",
                  torch->adapter == TDM_ADAPTER_LORA ? "lora_rank" : "peft_type",
                  mixer != NULL ? mixer : "shared experts", model->architecture);
-        return tdm_hint(err,
-                        "those of attention are: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
+        return tdm_hint(err, "those of attention are: --set lora_targets=%s",
+                        model->latent.kv_rank > 0
+                            ? "q_a_proj,q_b_proj,q_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj"
+                            : "q_proj,k_proj,v_proj,o_proj");
     }
     if (torch->quantization != TDM_QUANTIZATION_NONE || torch->float8 != TDM_FLOAT8_NO)
         return tdm_fail(err, TDM_USAGE, "method %s: quantized projections of %s are not modelled",
@@ -918,12 +922,13 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const char *part = tdm_model_rare_part(model);
-    const bool known = model->latent.kv_rank == 0 && torch->deepspeed.ep_size == 0 &&
-                       settings->method->system == &tdm_torch_system;
+    const bool known = torch->deepspeed.ep_size == 0 &&
+                       settings->method->system == &tdm_torch_system &&
+                       (model->latent.kv_rank == 0 || torch->context.divider == NULL);
     if (part != NULL && !known) {
         tdm_fail(err, TDM_USAGE, "method %s: %s of %s are not modelled", settings->method->name,
                  part, model->architecture);
-        return tdm_hint(err, model->parts == 0 ? "tensor-parallel and megatron-cp take it"
+        return tdm_hint(err, model->parts == 0 ? "parallel, fsdp, zero3 and tensor-parallel take it"
                                                : "--mode serve takes it");
     }
     if (torch->wrapper != &tdm_fsdp_wrapper)
@@ -1003,6 +1008,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return TDM_NOT_MEASURED
             "Mamba-2 by the kernels of mamba-ssm and causal-conv1d, as read; without "
             "them transformers needs many times as much";
+    if (model->latent.kv_rank > 0)
+        return TDM_NOT_MEASURED "latent attention on a GPU, whose kernels' scratch is assumed";
     if (model->short_kernel > 0)
         return "short convolutions by the kernel of causal-conv1d";
     if (tdm_torch_counts_vision(&settings->torch, model))

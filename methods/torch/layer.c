@@ -160,7 +160,10 @@ struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct td
     if (bias == NULL)
         return tdm_torch_norm(m, t, x, weight);
     struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
-    struct tdm_eager_value *y = tdm_layer_norm(m, input, weight, bias);
+    struct tdm_eager_value *factor =
+        t->config->offset_norms ? tdm_add_number(m, weight) : tdm_take(weight); /* Nemotron */
+    struct tdm_eager_value *y = tdm_layer_norm(m, input, factor, bias);
+    tdm_drop(m, factor);
     tdm_drop(m, input);
     return tdm_module_leave(t, weight->module, y);
 }
@@ -246,14 +249,19 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
                                       struct tdm_eager_value **kept)
 {
     const struct torch_layer *layer = &t->layers[number];
-    struct tdm_eager_value *qkv[3];
+    const bool latent = t->config->latent.kv_rank > 0;
+    struct tdm_eager_value *qkv[3], *held[LATENT_HELD] = {0}, *gate = NULL;
     if (t->settings.context.chunk_tokens > 0)
         return attend_by_chunks(m, t, layer, x);
     tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
-    struct tdm_eager_value *gate = tdm_torch_heads(m, t, number, x, qkv);
+    if (latent)
+        tdm_torch_latent_heads(m, t, number, x, qkv, held);
+    else
+        gate = tdm_torch_heads(m, t, number, x, qkv);
     struct tdm_eager_value *turned_q = qkv[0], *turned_k = qkv[1], *v = qkv[2];
     tdm_label(m, "self_attn.cache");
-    tdm_torch_cache_update(t, number, &turned_k, &v);
+    if (!latent)
+        tdm_torch_cache_update(t, number, &turned_k, &v);
     struct tdm_eager_value *mask =
         t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     tdm_label(m, "self_attn.attention");
@@ -276,6 +284,8 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     tdm_drop(m, turned_q);
     tdm_drop(m, turned_k);
     tdm_drop(m, v);
+    for (unsigned i = 0; i < LATENT_HELD; i++)
+        tdm_drop(m, held[i]);
     return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
 }
 

@@ -9,7 +9,9 @@
 
 static const char *const projection_names[TDM_PROJECTIONS] = {
     [TDM_PROJECTION_Q] = "q_proj",       [TDM_PROJECTION_K] = "k_proj",
-    [TDM_PROJECTION_V] = "v_proj",       [TDM_PROJECTION_O] = "o_proj",
+    [TDM_PROJECTION_V] = "v_proj",       [TDM_PROJECTION_Q_A] = "q_a_proj",
+    [TDM_PROJECTION_Q_B] = "q_b_proj",   [TDM_PROJECTION_KV_A] = "kv_a_proj_with_mqa",
+    [TDM_PROJECTION_KV_B] = "kv_b_proj", [TDM_PROJECTION_O] = "o_proj",
     [TDM_PROJECTION_QKV] = "qkv_proj",   [TDM_PROJECTION_GATE] = "gate_proj",
     [TDM_PROJECTION_UP] = "up_proj",     [TDM_PROJECTION_GATE_UP] = "gate_up_proj",
     [TDM_PROJECTION_DOWN] = "down_proj",
@@ -58,6 +60,10 @@ static const struct {
     [TDM_PROJECTION_Q] = {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},
     [TDM_PROJECTION_K] = {TDM_ROLE_K, TDM_ROLE_K_BIAS},
     [TDM_PROJECTION_V] = {TDM_ROLE_V, TDM_ROLE_V_BIAS},
+    [TDM_PROJECTION_Q_A] = {TDM_ROLE_Q_LATENT, TDM_ROLE_Q_LATENT},
+    [TDM_PROJECTION_Q_B] = {TDM_ROLE_Q_FROM_LATENT, TDM_ROLE_Q_FROM_LATENT},
+    [TDM_PROJECTION_KV_A] = {TDM_ROLE_KV_LATENT, TDM_ROLE_KV_LATENT},
+    [TDM_PROJECTION_KV_B] = {TDM_ROLE_KV_FROM_LATENT, TDM_ROLE_KV_FROM_LATENT},
     [TDM_PROJECTION_O] = {TDM_ROLE_O, TDM_ROLE_O_BIAS},
     [TDM_PROJECTION_QKV] = {TDM_ROLE_QKV, TDM_ROLE_QKV_BIAS},
     [TDM_PROJECTION_GATE] = {TDM_ROLE_GATE, TDM_ROLE_GATE},
@@ -134,9 +140,15 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
     bool trained =
         !t->settings.frozen &&
         (t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role)));
+    const struct tdm_experts *experts = &t->config->experts;
+    if (experts->router == TDM_ROUTER_ERNIE && role == TDM_ROLE_ROUTER_BIAS)
+        trained = false; /* what balances experts changes it */
+    const bool wide =
+        experts->wide_router && (role == TDM_ROLE_ROUTER || role == TDM_ROLE_ROUTER_BIAS);
     const uint64_t parts = is_of_experts(role) ? tdm_expert_parts(&t->settings) : 1;
-    struct tdm_eager_value *value = tdm_torch_add_parameter(
-        t, module_of(unit, role), tensor->rows / parts, tensor->columns, t->weight_bytes, trained);
+    struct tdm_eager_value *value =
+        tdm_torch_add_parameter(t, module_of(unit, role), tensor->rows / parts, tensor->columns,
+                                wide ? FP32 : t->weight_bytes, trained);
     t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
                                                role != TDM_ROLE_EXPERTS_GATE_UP &&
                                                role != TDM_ROLE_EXPERTS_DOWN;
@@ -294,6 +306,10 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
         layer->weight[p] = add_projection(t, number, projection_roles[p].weight);
         if (projection_roles[p].bias != projection_roles[p].weight)
             layer->bias[p] = add_weight(t, number, projection_roles[p].bias);
+        if (p == TDM_PROJECTION_Q_A)
+            layer->q_latent_norm = add_weight(t, number, TDM_ROLE_Q_LATENT_NORM);
+        if (p == TDM_PROJECTION_KV_A)
+            layer->kv_latent_norm = add_weight(t, number, TDM_ROLE_KV_LATENT_NORM);
         if (p == TDM_PROJECTION_O) {
             layer->q_norm = add_weight(t, number, TDM_ROLE_Q_NORM);
             layer->k_norm = add_weight(t, number, TDM_ROLE_K_NORM);

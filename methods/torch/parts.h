@@ -35,6 +35,7 @@ struct torch_layer {
         *second_up[TDM_PROJECTIONS];                      /* of LoHa and LoKr, or NULL */
     struct tdm_eager_value *permutation[TDM_PROJECTIONS]; /* of BOFT, or NULL */
     struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct tdm_eager_value *q_latent_norm, *kv_latent_norm;      /* of latent attention, or NULL */
     struct tdm_eager_value *attention_norm_bias, *mlp_norm_bias; /* of LayerNorm */
     struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* NULL if the model has none */
     struct tdm_eager_value *router, *experts_gate_up,
@@ -315,6 +316,12 @@ struct tdm_eager_value *tdm_lora_kernels_output(struct tdm_eager *m,
 struct tdm_eager_value *tdm_lora_kernels_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                              const struct torch_layer *layer,
                                              struct tdm_eager_value *x);
+/* What a function of latent attention holds until it returns, beside q, k and v. */
+enum { LATENT_HELD = 6 };
+/* q, k and v by heads of latent attention, rotated (latent.c). The caller drops what is held. */
+void tdm_torch_latent_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
+                            struct tdm_eager_value *x, struct tdm_eager_value *qkv[3],
+                            struct tdm_eager_value *held[LATENT_HELD]);
 /* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
 bool tdm_torch_has_liger_rope(const struct tdm_model *config);
 /* q, k and v by heads, rotated (heads.c). Returns the gate of the output; NULL: there is none. */

@@ -84,7 +84,8 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     }
     step->host_bytes = m->host_peak;
     memcpy(step->categories, m->at_peak, sizeof(step->categories));
-    step->largest_count = tdm_eager_largest(m, step->largest, TDM_TORCH_LARGEST);
+    if (!m->totals_only)
+        step->largest_count = tdm_eager_largest(m, step->largest, TDM_TORCH_LARGEST);
     step->retries = tdm_torch_retries(m->allocator) - retries;
     r->system->end_step(r->state);
     step->end_reserved_bytes = tdm_torch_current(m->allocator).reserved;
@@ -146,6 +147,7 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
     tdm_torch_set_limit(allocator, device->limit_bytes);
     tdm_eager_start(&r.eager, allocator, &device->gpu);
     r.eager.most_moments = device->most_moments;
+    r.eager.totals_only = device->totals_only;
     if (observer != NULL) {
         r.eager.observe = observe;
         r.eager.observer = &r;

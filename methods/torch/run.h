@@ -52,6 +52,7 @@ struct tdm_torch_device {
     uint64_t limit_bytes;    /* what it can provide; TDM_TORCH_ENDLESS: no limit */
     uint64_t
         most_moments; /* allocations and frees after which every allocation fails; 0: no limit */
+    bool totals_only; /* which tensors are live at the peaks is not asked for */
 };
 
 struct tdm_torch_run {

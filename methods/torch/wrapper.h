@@ -32,10 +32,10 @@ enum tdm_layer_module {
     TDM_MODULE_ROLES, /* the module of each role's weight */
     TDM_MODULE_ADAPTED =
         120, /* a projection with adapters: the module that contains its three products */
-    TDM_MODULE_DOWN = 132,    /* LoRA's A of each projection */
-    TDM_MODULE_UP = 144,      /* LoRA's B */
-    TDM_MODULE_EXPERTS = 155, /* that ranks divide (experts_titan.c) */
-    TDM_MODULES_A_LAYER = 156,
+    TDM_MODULE_DOWN = 134,    /* LoRA's A of each projection */
+    TDM_MODULE_UP = 148,      /* LoRA's B */
+    TDM_MODULE_EXPERTS = 162, /* that ranks divide (experts_titan.c) */
+    TDM_MODULES_A_LAYER = 163,
 };
 
 static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)
