@@ -45,6 +45,7 @@ void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
     to->order = from->order;
     to->chunk_tokens = from->chunk_tokens;
     to->prefetch = from->prefetch;
+    to->packed_bytes = from->packed_bytes;
     to->optimizer.on = from->optimizer.on;
     to->head_tile_tokens = from->head_tile_tokens;
     to->group_count = from->group_count;
