@@ -229,6 +229,8 @@ static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, b
     enter(run, best, NULL);
     if (status == TDM_OK && run->found && trains && !run->space.pins->brief)
         status = look_late(run, err);
+    if (status == TDM_OK && trains)
+        status = tdm_candidates_walk_by_simulation(run, err);
     return status;
 }
 

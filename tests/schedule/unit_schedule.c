@@ -275,9 +275,8 @@ static void test_packed_bytes(void **state)
         if (part > 1)
             capacity_bytes[TDM_DEVICE] = schedule->packed_bytes;
         if (n % 2 == 1) { /* the limit is lower */
-            schedule->memory_bytes =
-                schedule->packed_bytes +
-                schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
+            schedule->memory_bytes = schedule->packed_bytes +
+                                     schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
             schedule->packed_bytes *= 2;
         }
         must(tdm_program_lower(schedule, &packed, &err), &err);
