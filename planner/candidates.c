@@ -45,6 +45,7 @@ void tdm_copy_choices(struct tdm_schedule *to, const struct tdm_schedule *from)
     to->order = from->order;
     to->chunk_tokens = from->chunk_tokens;
     to->prefetch = from->prefetch;
+    to->packed_bytes = from->packed_bytes;
     to->optimizer.on = from->optimizer.on;
     to->head_tile_tokens = from->head_tile_tokens;
     to->group_count = from->group_count;
@@ -228,6 +229,8 @@ static enum tdm_status look_at_places(struct tdm_candidates *run, bool trains, b
     enter(run, best, NULL);
     if (status == TDM_OK && run->found && trains && !run->space.pins->brief)
         status = look_late(run, err);
+    if (status == TDM_OK && trains)
+        status = tdm_candidates_walk_by_simulation(run, err);
     return status;
 }
 

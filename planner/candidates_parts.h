@@ -20,11 +20,12 @@
 #define MOST_OPS 3000000u
 #define COPIES 0.01 /* tdm_rounding_limits.copies; raised where the simulator finds stalls */
 #define NO_BOUND 1e300
-#define TDM_TURNS 2u       /* of longer searches from a rounding */
-#define SLOWER 0.0012      /* tdm_rounding_limits.slower */
-#define SLOWER_LATE 0.0006 /* the same after the first walk from the winner */
-#define TDM_WALKS 4u       /* from the winner, at a place of updates */
-#define TDM_LAYER_TURNS 3u /* from the winner, with more layers at home on the device */
+#define FAR_FROM_BOUND 1.04 /* step over bound */
+#define TDM_TURNS 2u        /* of longer searches from a rounding */
+#define SLOWER 0.0012       /* tdm_rounding_limits.slower */
+#define SLOWER_LATE 0.0006  /* the same after the first walk from the winner */
+#define TDM_WALKS 4u        /* from the winner, at a place of updates */
+#define TDM_LAYER_TURNS 3u  /* from the winner, with more layers at home on the device */
 
 /* Updates move to the host only if the step becomes faster by this factor, since simulated times
  * are not more exact, and by so many seconds, since the host's threads have to be woken, which
@@ -292,6 +293,12 @@ enum tdm_status tdm_candidates_look_at_recipes(struct tdm_candidates *run, bool 
 /* Polishes the best schedules of a small step by simulation, and those from other starting points,
  * as far as the effort allows. Estimates of small steps are less exact. */
 enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err);
+
+/* Where layers are updated on the host, far from the bound and of a step that is simulated in a few
+ * milliseconds: simulates the roundings that were left, and walks by simulation from the fastest
+ * schedules, as far as the effort allows. */
+enum tdm_status tdm_candidates_walk_by_simulation(struct tdm_candidates *run,
+                                                  struct tdm_error *err);
 
 /* The last phase: tries richer sets on the fastest schedule of each order. */
 enum tdm_status tdm_candidates_enrich(struct tdm_candidates *run, struct tdm_error *err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Polishing: searches the neighbours of schedules by simulation, of small steps all of them, and
- * of others those with richer sets. */
+ * of others those with richer sets; and walks by simulation, of steps that wait for the host. */
 #include "planner/candidates_parts.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +83,22 @@ static bool is_small(const struct tdm_candidates *run)
     return run->simulation.op_count < SMALL_OPS;
 }
 
+/* tdm_polish() of a copy of a point. */
+static enum tdm_status polish_with(struct tdm_candidates *run,
+                                   const struct tdm_rounding_limits *limits,
+                                   const struct tdm_rounded *from, double seconds,
+                                   struct tdm_error *err)
+{
+    struct tdm_rounded point;
+    if (!tdm_rounded_duplicate(&run->space, from, &point))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    enum tdm_status status = tdm_polish(&run->space, limits, &point, seconds, measure, run, err);
+    tdm_rounded_free(&point);
+    if (status == TDM_OK && run->status != TDM_OK)
+        *err = run->err;
+    return status == TDM_OK ? run->status : status;
+}
+
 /* Searches the neighbours of a point by simulation. `start` above 0: begins at the variant of the
  * point that start_over() makes, in `order`. */
 static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm_rounded *from,
@@ -98,12 +115,9 @@ static enum tdm_status polish_point(struct tdm_candidates *run, const struct tdm
     if (start > 0)
         start_over(tdm_far_place(run->space.schedule), &point, start - 1);
     enum tdm_status status =
-        tdm_polish(&run->space, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
-                   measure, run, err);
+        polish_with(run, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds, err);
     tdm_rounded_free(&point);
-    if (status == TDM_OK && run->status != TDM_OK)
-        *err = run->err;
-    return status == TDM_OK ? run->status : status;
+    return status;
 }
 
 /* ---- small steps ---- */
@@ -134,12 +148,93 @@ static enum tdm_status polish_small(struct tdm_candidates *run, unsigned first_s
     return status;
 }
 
+static bool may_polish(const struct tdm_candidates *run)
+{
+    const struct tdm_pins *pins = run->space.pins;
+    return tdm_candidates_may_round(run) && !pins->quick && !pins->brief &&
+           !tdm_candidates_without(run, TDM_POLISH);
+}
+
 enum tdm_status tdm_candidates_polish(struct tdm_candidates *run, struct tdm_error *err)
 {
-    if (!run->found || !tdm_candidates_may_round(run) || run->space.pins->quick ||
-        run->space.pins->brief || tdm_candidates_without(run, TDM_POLISH))
+    if (!run->found || !may_polish(run))
         return TDM_OK;
     return polish_small(run, 0, TDM_SEARCHED_SET, err);
+}
+
+/* ---- steps that wait for the host ---- */
+
+/* Where layers are updated on the host and the step is far from its bound, it waits for the link,
+ * for the host's cores and for bytes that other buffers leave, and estimates are off by up to 5%.
+ * So what they put in order within that is noise. */
+#define MOST_WAITING_OPS 6000u /* of a step: simulations are cheap */
+#define OTHERS_OPS 200000u     /* lowered and simulated at most: of roundings that were left, */
+#define WALK_OPS 100000u       /* in a walk from the fastest of an order and chunk size, */
+#define WINNER_OPS 300000u     /* and in one from the winner, */
+#define WORTH_A_WALK 5e-4 /* which is the last one if it saves less than this share of the step */
+#define MAYBE_FASTER 1.08 /* likely seconds of a rounding over the best step */
+#define MAYBE_AFTER_WALK 1.05 /* step over the best one, of what is walked from */
+#define WALK_POINTS 20000u    /* more than are simulated */
+#define FIRST_WALK 20u        /* its number: others are lower */
+
+/* Walks from a schedule by simulation. */
+static enum tdm_status walk_from(struct tdm_candidates *run, const struct tdm_rounded *from,
+                                 uint64_t most_ops, unsigned number, struct tdm_error *err)
+{
+    struct tdm_rounding_limits limits = tdm_candidates_rounding_limits(run, from);
+    limits.deep = limits.stashes = true;
+    limits.travelled = WALK_POINTS;
+    limits.walk = FIRST_WALK + number;
+    run->ops = 0;
+    run->most_ops = most_ops;
+    return polish_with(run, &limits, from, from->seconds, err);
+}
+
+/* Simulates the roundings that were left because others of their order and chunk size were slower
+ * than estimated. */
+static enum tdm_status try_others(struct tdm_candidates *run, struct tdm_error *err)
+{
+    double seconds;
+    run->ops = 0;
+    run->most_ops = OTHERS_OPS;
+    for (uint32_t i = 0; i < run->rounded_count; i++) {
+        const struct tdm_rounded *rounded = &run->rounded[i];
+        if (tdm_candidates_is_due(run, rounded->size) && !rounded->simulated &&
+            rounded->likely_seconds < MAYBE_FASTER * run->simulation.step_seconds &&
+            !measure(run, rounded, &seconds))
+            break;
+    }
+    if (run->status != TDM_OK)
+        *err = run->err;
+    return run->status;
+}
+
+static bool waits_for_host(const struct tdm_candidates *run)
+{
+    return run->found && may_polish(run) && tdm_is_far(run->on) &&
+           run->simulation.op_count <= MOST_WAITING_OPS &&
+           run->simulation.step_seconds >= FAR_FROM_BOUND * run->bound_of[run->on];
+}
+
+enum tdm_status tdm_candidates_walk_by_simulation(struct tdm_candidates *run, struct tdm_error *err)
+{
+    if (!waits_for_host(run))
+        return TDM_OK;
+    enum tdm_status status = try_others(run, err);
+    const double most = MAYBE_AFTER_WALK * run->simulation.step_seconds;
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES && status == TDM_OK; i++) {
+        const struct tdm_rounded *from = &run->best[i];
+        if (from->fits && tdm_candidates_is_due(run, from->size) && from->seconds < most)
+            status = walk_from(run, from, WALK_OPS, 0, err);
+    }
+    double before = HUGE_VAL;
+    for (unsigned number = 1; number <= TDM_WALKS && status == TDM_OK &&
+                              run->simulation.step_seconds < (1 - WORTH_A_WALK) * before;
+         number++) {
+        before = run->simulation.step_seconds;
+        status = walk_from(run, best_of(run, TDM_ORDERS), WINNER_OPS, number, err);
+    }
+    return status;
 }
 
 /* ---- richer sets ---- */

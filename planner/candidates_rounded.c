@@ -16,7 +16,6 @@
 #define TOO_SLOW_UNTRIED 1.16 /* the same for an order of which nothing was deepened yet */
 #define AS_IT_IS 1.02         /* the same for what is not searched longer */
 #define STALLED 1.003         /* simulated over estimated */
-#define FAR_FROM_BOUND 1.04   /* step over bound */
 #define FREE_SLOTS 2u         /* of a ring of state: enough that copies do not wait */
 #define MOST_IDLE 2u          /* walks from the winner that gain nothing, until no more is made */
 #define MOST_MENDED 3u        /* retries of a rounding because packing took more than estimated */

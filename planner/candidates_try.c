@@ -161,19 +161,21 @@ static enum tdm_status grow_tile(struct tdm_candidates *run, struct tdm_error *e
     return status;
 }
 
-/* Packs the winner completely, which stays within the limits (program.h), and simulates it again.
- * `check`: unless pins disable it, validates the program with code that took no part in the
- * choice. */
-static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm_error *err)
+/* Packs the winner completely, which stays within the limits (program.h), or with packed_bytes of
+ * the schedule as they are given, and simulates it again. `check`: unless pins disable it,
+ * validates the program with code that took no part in the choice. */
+static enum tdm_status settle(struct tdm_candidates *run, uint64_t packed_bytes, bool check,
+                              struct tdm_error *err)
 {
     struct tdm_program *program;
     uint64_t used_bytes[TDM_MAX_PLACES], capacity_bytes[TDM_MAX_PLACES];
     tdm_rounded_write(&run->space, run->winner);
+    struct tdm_schedule *schedule = run->space.schedule;
+    schedule->packed_bytes = packed_bytes;
     enum tdm_status status = tdm_candidates_lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     /* a slot that nothing uses is not asked for, nor is it said that there is one */
-    struct tdm_schedule *schedule = run->space.schedule;
     if (!tdm_nest_any_kv_ahead(schedule, tdm_kv_row_is_whole(program), NULL))
         schedule->rings.ahead = 0;
     find_capacities(run, capacity_bytes);
@@ -182,7 +184,7 @@ static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm
         status = tdm_fail(&reason, TDM_INTERNAL, "it does not fit");
     else if (check && !run->space.pins->unchecked)
         status = tdm_program_validate(program, capacity_bytes, &reason);
-    if (status == TDM_OK) /* complete packing changes offsets, and with them waits */
+    if (status == TDM_OK) /* packing changes offsets, and with them waits */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);
     else
         status = tdm_fail(err, status == TDM_NO_MEMORY ? status : TDM_INTERNAL,
@@ -191,20 +193,41 @@ static enum tdm_status settle(struct tdm_candidates *run, bool check, struct tdm
     return status;
 }
 
+/* The least share of a step that an arena which is larger than needed must save. */
+#define WORTH_ROOM 1e-4
+
+/* Packs the winner completely; or, if that is slower, as far as it was packed when it took
+ * `quick_seconds`. */
+static enum tdm_status settle_faster(struct tdm_candidates *run, double quick_seconds, bool check,
+                                     struct tdm_error *err)
+{
+    uint64_t capacity_bytes[TDM_MAX_PLACES];
+    enum tdm_status status = settle(run, 0, check, err);
+    const double most = (1 - WORTH_ROOM) * run->simulation.step_seconds;
+    if (status != TDM_OK || quick_seconds >= most)
+        return status;
+    find_capacities(run, capacity_bytes);
+    status = settle(run, capacity_bytes[TDM_DEVICE], check, err);
+    return status == TDM_OK && run->simulation.step_seconds >= most ? settle(run, 0, check, err)
+                                                                    : status;
+}
+
 enum tdm_status tdm_candidates_validate_best(struct tdm_candidates *run, struct tdm_error *err)
 {
     const struct tdm_rounded *winner = run->winner;
+    const double quick_seconds = run->simulation.step_seconds;
     enum tdm_status status = grow_tile(run, err);
+    const double grown_seconds = run->simulation.step_seconds;
     if (status != TDM_OK || run->winner == winner)
-        return status == TDM_OK ? settle(run, true, err) : status;
+        return status == TDM_OK ? settle_faster(run, quick_seconds, true, err) : status;
     run->winner = winner;
-    status = settle(run, false, err);
+    status = settle_faster(run, quick_seconds, false, err);
     const double seconds = run->simulation.step_seconds;
     run->winner = &run->grown;
     if (status == TDM_OK)
-        status = settle(run, true, err);
+        status = settle_faster(run, grown_seconds, true, err);
     if (status != TDM_OK || run->simulation.step_seconds <= seconds)
         return status;
     run->winner = winner;
-    return settle(run, true, err);
+    return settle_faster(run, quick_seconds, true, err);
 }

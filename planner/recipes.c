@@ -377,6 +377,7 @@ void tdm_recipe_write(const struct tdm_search_space *space, const struct tdm_rec
     const struct tdm_group_list *list = &space->lists.lists[recipe->list];
     schedule->chunk_tokens = space->bases[recipe->size].chunk_tokens;
     schedule->prefetch = space->bases[recipe->size].prefetch;
+    schedule->packed_bytes = 0;
     memcpy(schedule->homes, space->bases[recipe->size].homes, sizeof(schedule->homes));
     schedule->optimizer.on = space->bases[recipe->size].optimizer.on;
     schedule->rings = space->bases[recipe->size].rings;

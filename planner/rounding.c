@@ -51,6 +51,7 @@ void tdm_rounded_write(const struct tdm_search_space *space, const struct tdm_ro
     schedule->order = rounded->order;
     schedule->chunk_tokens = space->bases[rounded->size].chunk_tokens;
     schedule->prefetch = rounded->prefetch;
+    schedule->packed_bytes = 0;
     schedule->optimizer.on = space->bases[rounded->size].optimizer.on;
     schedule->head_tile_tokens = rounded->tiles.safe;
     schedule->group_count = rounded->group_count;

@@ -95,7 +95,8 @@ typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, doubl
 /* The same search by measurement: measures neighbours whose estimates promise less time. The first
  * schedule takes `seconds` (TDM_UNMEASURED: it is measured first). If limits->richest is richer
  * than the sets of the search, first gives it to as many groups as fit, among those that have the
- * search's richest set. Ends when no neighbour is better, or no more can be measured.
+ * search's richest set. Ends when no neighbour is better, or no more can be measured. With
+ * limits->travelled it walks instead.
  * TDM_NO_MEMORY. */
 enum tdm_status tdm_polish(const struct tdm_search_space *space,
                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,

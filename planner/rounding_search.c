@@ -449,7 +449,10 @@ enum tdm_status tdm_polish(const struct tdm_search_space *space,
         decide_richest(&s, false);
         decide_richest(&s, true);
     }
-    search_finely(&s, true);
+    if (limits->travelled > 0)
+        status = tdm_rounding_travel(&s, err);
+    else
+        search_finely(&s, true);
     tdm_rounded_free(&s.point);
-    return TDM_OK;
+    return status;
 }

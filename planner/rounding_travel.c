@@ -14,6 +14,9 @@
 #define PATIENCE 0.6       /* the walk ends after this share of its points without a gain, */
 #define WORTH_WAITING 1e-4 /* of this share of the cost */
 #define MORE_MOVES 0.45    /* share of points that differ in one move more */
+/* where points are measured: likely seconds of one that is worth it, over those of the current one
+ */
+#define PROMISING 1.01
 #define SCRAMBLE 6364136223846793005u
 #define KINDS_OF_MOVES 16u /* of which: */
 #define OF_SETTINGS 7u
@@ -124,7 +127,7 @@ static void travel_once(struct tdm_local_search *s)
 enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error *err)
 {
     struct tdm_rounded here;
-    double here_cost = s->best_cost;
+    double here_cost = s->best_cost, here_likely = s->best->likely_seconds;
     if (!tdm_rounded_duplicate(s->space, s->best, &here))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     const unsigned affordable =
@@ -141,11 +144,19 @@ enum tdm_status tdm_rounding_travel(struct tdm_local_search *s, struct tdm_error
         travel_once(s);
         if (!tdm_rounding_fits(s))
             continue;
-        s->enough = here_cost * (1 + s->limits->slower * left * left);
+        const double most = here_cost * (1 + s->limits->slower * left * left);
+        s->enough = s->measure == NULL ? most : PROMISING * here_likely;
         double cost = tdm_rounding_cost_of(s);
-        if (!s->point.fits || cost >= s->enough)
+        if (s->measure != NULL) {
+            cost = TDM_UNMEASURED;
+            if (s->point.fits && s->point.likely_seconds < s->enough &&
+                !s->measure(s->self, &s->point, &cost))
+                break;
+        }
+        if (!s->point.fits || cost >= most)
             continue;
         here_cost = cost;
+        here_likely = s->point.likely_seconds;
         tdm_rounded_copy(&here, &s->point);
         if (cost < s->best_cost * (1 - 1e-9)) {
             if (cost < s->best_cost * (1 - WORTH_WAITING))

@@ -265,6 +265,7 @@ static enum tdm_status try(struct team *team, struct memory memory, enum answer 
     divide_chunks(schedule, joined);
     if (team->chunk_tokens != 0)
         tried.pins.chunk_tokens = team->chunk_tokens;
+    schedule->packed_bytes = 0; /* ranks have other buffers */
     schedule->ranks = team->request->ranks;
     schedule->ranks_per_node = team->request->ranks_per_node;
     if (!tried.pins.has_host_gradients)

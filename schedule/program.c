@@ -204,6 +204,17 @@ static uint64_t lay_residents(struct tdm_program *program, enum tdm_place place)
     return at;
 }
 
+/* With how many bytes an arena is good enough, where `live` fit into the capacity. */
+static uint64_t goal_of(const struct tdm_program *program, enum tdm_place place, uint64_t capacity,
+                        bool quick)
+{
+    const uint64_t live = program->live_peak_bytes[place];
+    const uint64_t packed = place == TDM_DEVICE ? program->schedule->packed_bytes : 0;
+    if (quick)
+        return capacity;
+    return packed > capacity ? capacity : packed > live ? packed : live;
+}
+
 static enum tdm_status pack_place(struct tdm_program *program,
                                   const struct tdm_conflicts *conflicts, enum tdm_place place,
                                   uint64_t capacity, uint64_t below, bool quick,
@@ -213,12 +224,12 @@ static enum tdm_status pack_place(struct tdm_program *program,
     uint32_t count = program->buffer_count;
     uint64_t above = lay_residents(program, place);
     uint64_t live = program->live_peak_bytes[place], goal = live, effort = TDM_PACK_EFFORT;
-    if (quick && live <= capacity)
-        goal = capacity;
-    else if (quick)
-        effort = 0;
-    if (capacity < live) /* no packing is within it */
+    if (live <= capacity) {
+        goal = goal_of(program, place, capacity, quick);
+    } else { /* no packing is within it */
         capacity = TDM_SIZE_MAX;
+        effort = quick ? 0 : effort;
+    }
     uint64_t *bytes = calloc((size_t)count + 1, sizeof(*bytes));
     uint64_t *offsets = calloc((size_t)count + 1, sizeof(*offsets));
     if (bytes == NULL || offsets == NULL) {

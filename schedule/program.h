@@ -16,9 +16,9 @@
 void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_schedule *schedule);
 
 /* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges,
- * offsets. Packing aims at the live peak. It meets the schedule's own limits whenever
- * tdm_program_lower_within() with those limits does. TDM_INPUT if sizes overflow, TDM_NO_MEMORY.
- * The caller owns *program. */
+ * offsets. Packing aims at the live peak, or the schedule's packed_bytes. It meets the schedule's
+ * own limits whenever tdm_program_lower_within() with those limits does. TDM_INPUT if sizes
+ * overflow, TDM_NO_MEMORY. The caller owns *program. */
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err);
 

@@ -231,6 +231,10 @@ struct tdm_schedule {
      * op */
     uint64_t head_tile_vocabulary;
     uint32_t prefetch; /* bodies by which a fetch runs ahead of its use; 0: none */
+    /* the device's arena is good enough with so many bytes, or its limit if that is less, and is
+     * not packed tighter: who waits for whom depends on which buffers share bytes, so a larger
+     * arena can be faster; 0: as few bytes as are found */
+    uint64_t packed_bytes;
     struct tdm_home homes[TDM_STATES];
     /* several ranks: each has its part of the weights at home (slices.h), and all gather a unit
      * when they use it; otherwise each rank has whole units at home */

@@ -151,6 +151,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         optimizer_to_json(schedule));
     if (predicted != NULL)
         tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
+    if (schedule->packed_bytes > 0)
+        tdm_json_set(&root, "packed_bytes", count_json(schedule->packed_bytes));
     if (schedule->snapshot_bytes > 0)
         tdm_json_set(&root, "snapshot_bytes", count_json(schedule->snapshot_bytes));
     if (schedule->ranks > 1)
@@ -551,6 +553,8 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
     schedule->head_tile_vocabulary = tdm_json_count(reader, "head_tile_vocabulary", 1, UINT32_MAX);
     schedule->prefetch = (uint32_t)tdm_json_count(reader, "prefetch", 0, 16);
+    if (tdm_json_has(reader, "packed_bytes"))
+        schedule->packed_bytes = tdm_json_count(reader, "packed_bytes", 0, INT64_MAX);
     const json_t *sequences = tdm_json_array(reader, "sequences");
     const json_t *groups = tdm_json_array(reader, "groups");
     const json_t *homes = tdm_json_object(reader, "homes");
@@ -604,6 +608,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "head_tile_tokens",
                                        "head_tile_vocabulary",
                                        "prefetch",
+                                       "packed_bytes",
                                        "groups",
                                        "homes",
                                        "rings",

@@ -253,6 +253,57 @@ static void test_random_schedules(void **state)
         (unsigned long long)overhead.worst_seed);
 }
 
+/* With packed_bytes the device is packed as within so many bytes, or within the schedule's limit if
+ * that is less; without, or with fewer than can be, as tightly as possible. */
+static void test_packed_bytes(void **state)
+{
+    (void)state;
+    static const double parts[] = {0.5, 1.02, 1.3}; /* of the live peak */
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
+    const uint64_t cases = tdm_case_count(40, 400);
+    uint64_t buffers = 0, moved = 0;
+    for (uint64_t n = 0; n < cases; n++) {
+        struct tdm_schedule *schedule = random_case(n, &options);
+        struct tdm_program *tight = NULL, *within = NULL, *packed = NULL;
+        struct tdm_error err;
+        uint64_t capacity_bytes[TDM_MAX_PLACES];
+        memcpy(capacity_bytes, no_limit, sizeof(capacity_bytes));
+        must(tdm_program_lower(schedule, &tight, &err), &err);
+        const double part = parts[n % (sizeof(parts) / sizeof(parts[0]))];
+        const uint64_t live = tight->live_peak_bytes[TDM_DEVICE];
+        schedule->packed_bytes = 1 + (uint64_t)(part * (double)live);
+        if (part > 1)
+            capacity_bytes[TDM_DEVICE] = schedule->packed_bytes;
+        if (n % 2 == 1) { /* the limit is lower */
+            schedule->memory_bytes = schedule->packed_bytes +
+                                     schedule->machine->topology.places[TDM_DEVICE].runtime_bytes;
+            schedule->packed_bytes *= 2;
+        }
+        must(tdm_program_lower(schedule, &packed, &err), &err);
+        must(tdm_program_lower_within(schedule, capacity_bytes, &within, &err), &err);
+        must(tdm_program_validate(packed, packed->arena_bytes, &err), &err);
+        const struct tdm_program *like = part > 1 ? within : tight;
+        const bool fits = within->arena_bytes[TDM_DEVICE] <= capacity_bytes[TDM_DEVICE];
+        for (uint32_t i = 0; i < tight->buffer_count; i++) {
+            if (!tight->buffers[i].used || tight->buffers[i].place != TDM_DEVICE)
+                continue;
+            check(!fits || packed->buffers[i].offset == like->buffers[i].offset,
+                  "\"%s\" at %llu in place of %llu\n", tight->buffers[i].name,
+                  (unsigned long long)packed->buffers[i].offset,
+                  (unsigned long long)like->buffers[i].offset);
+            buffers++;
+            moved += packed->buffers[i].offset != tight->buffers[i].offset;
+        }
+        tdm_program_free(tight);
+        tdm_program_free(within);
+        tdm_program_free(packed);
+        tdm_schedule_free(schedule);
+    }
+    print_message("%llu of %llu buffers lie elsewhere with room\n", (unsigned long long)moved,
+                  (unsigned long long)buffers);
+    assert_true(moved > 0);
+}
+
 /* A variant has the same work: the same model, tokens, chunks, pages, tiles, dtypes and
  * optimizer. */
 static void test_variants(void **state)
@@ -649,6 +700,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_schedules),
+        cmocka_unit_test(test_packed_bytes),
         cmocka_unit_test(test_variants),
         cmocka_unit_test(test_state_stays),
         cmocka_unit_test(test_state_passes_once),
