@@ -51,6 +51,7 @@ enum windows {
 #define PART_OPT OWN_PART(22)             /* names of OPT's fields */
 #define PART_BARE_NORMS OWN_PART(23)
 #define PART_NEMOTRON OWN_PART(24) /* LayerNorm times 1 + weight, the square of ReLU */
+#define PART_OWN_CODE OWN_PART(25) /* its repository has its code */
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -145,6 +146,10 @@ static const struct architecture architectures[] = {
      TDM_PART_TURNED_NORM, TDM_FAMILY_DENSE},
     {"HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", 2048, 0, false, true, WINDOWS_NONE,
      TDM_PART_TURNED_NORM | PART_EXPERTS, TDM_FAMILY_HUNYUAN},
+    {"InternLM2ForCausalLM", "internlm2", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_JOINT_QKV | PART_OWN_CODE, TDM_FAMILY_DENSE},
+    {"InternLM3ForCausalLM", "internlm3", 32768, 0, false, false, WINDOWS_NONE, PART_OWN_CODE,
+     TDM_FAMILY_DENSE},
     {"Lfm2ForCausalLM", "lfm2", 128000, 0, false, true, WINDOWS_NONE, PART_TIED | PART_LFM2,
      TDM_FAMILY_DENSE},
     {"Lfm2MoeForCausalLM", "lfm2_moe", 128000, 0, false, true, WINDOWS_NONE,
@@ -499,6 +504,13 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_bool_or(reader, biases[i], false))
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
+    static const char *const own_biases[] = {"bias", "qkv_bias"};
+    const bool joint = (architecture->parts & TDM_PART_JOINT_QKV) != 0; /* InternLM 2: true */
+    for (size_t i = 0; i < sizeof(own_biases) / sizeof(own_biases[0]); i++)
+        if ((architecture->parts & PART_OWN_CODE) != 0 &&
+            tdm_json_bool_or(reader, own_biases[i], i == 0 && joint))
+            tdm_json_fail(reader, own_biases[i], "is not false, which is not known of %s",
+                          architecture->name);
     if ((architecture->parts & PART_BARE_NORMS) != 0 && tdm_json_has(reader, "clip_qkv"))
         tdm_json_fail(reader, "clip_qkv", "is given; q, k and v that are clipped are not known");
     if ((architecture->parts & PART_QWEN) != 0 && !tdm_json_bool_or(reader, "no_bias", true))
@@ -781,6 +793,7 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     model->offset_norms = (parts & PART_OFFSET_NORMS) != 0;
     model->whole_qk_norm = (parts & PART_WHOLE_QK_NORM) != 0;
     model->bare_norms = (parts & PART_BARE_NORMS) != 0;
+    model->own_code = (parts & PART_OWN_CODE) != 0;
     model->two_norms = (parts & PART_NEOX) != 0;
     if ((parts & PART_NEOX) != 0 && !tdm_json_bool_or(reader, "use_parallel_residual", true))
         model->parts &= ~(uint32_t)TDM_PART_PARALLEL;

@@ -86,6 +86,10 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/granite-4.0-h-tiny.json \
 	models/configs/granite-4.0-micro.json \
 	models/configs/hunyuan-a13b.json \
+	models/configs/internlm2.5-1.8b.json \
+	models/configs/internlm2.5-20b.json \
+	models/configs/internlm2.5-7b.json \
+	models/configs/internlm3-8b.json \
 	models/configs/kimi-k2.json \
 	models/configs/lfm2-1.2b.json \
 	models/configs/lfm2-350m.json \
