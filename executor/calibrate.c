@@ -124,10 +124,9 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
         status = tdm_machine_load(names[i], &machine, err);
         if (status != TDM_OK)
             break;
-        const char *card_name = json_string_value(json_object_get(machine->description, "card"));
         double off = fabs(
             (double)machine->topology.places[TDM_DEVICE].capacity_bytes / (double)card->bytes - 1);
-        if (card_name != NULL && strstr(card->name, card_name) != NULL && off < least) {
+        if (tdm_machine_is_card(machine, card->name) && off < least) {
             tdm_machine_free(*base);
             *base = machine;
             least = off;

@@ -51,6 +51,7 @@
 #include "machines/nccl.h"
 #include "machines/parts.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,6 +299,57 @@ static const char *plain_name(const char *name)
     return name;
 }
 
+bool tdm_machine_is_card(const struct tdm_machine *machine, const char *driver_name)
+{
+    const char *card = json_string_value(json_object_get(machine->description, "card"));
+    size_t length = card == NULL ? 0 : strlen(card);
+    for (const char *at = driver_name; length > 0 && *at != '\0'; at++)
+        if (strncasecmp(at, card, length) == 0 && !isalnum((unsigned char)at[length]) &&
+            (at == driver_name || !isalnum((unsigned char)at[-1])))
+            return true;
+    return false;
+}
+
+/* The gibibytes in a driver's name such as "NVIDIA A100-SXM4-80GB". 0: it has none, or names a form
+ * of the card (PCIe, NVL) that no description is of. */
+static double gib_named(const char *name)
+{
+    unsigned long gib = 0;
+    for (const char *at = name; *at != '\0'; at++) {
+        bool begins = at == name || !isalnum((unsigned char)at[-1]);
+        char *end;
+        if (begins && (strncasecmp(at, "pcie", 4) == 0 || strncasecmp(at, "nvl", 3) == 0))
+            return 0;
+        if (!begins || !isdigit((unsigned char)*at))
+            continue;
+        unsigned long number = strtoul(at, &end, 10);
+        if (strncasecmp(end, "gb", 2) == 0 && !isalnum((unsigned char)end[2]))
+            gib = number;
+    }
+    return (double)gib;
+}
+
+/* Finds the one shipped machine with the card and the memory that a driver's name tells, as
+ * find_meant() does. */
+static enum tdm_status find_card(const char *name, char *const *names, char *path,
+                                 size_t path_bytes, bool *found, struct tdm_error *err)
+{
+    double bytes = gib_named(name) * 1024 * 1024 * 1024;
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; bytes > 0 && !*found && names[i] != NULL && status == TDM_OK; i++) {
+        struct tdm_machine *machine;
+        status = tdm_data_path(TDM_MACHINE_FOLDER, names[i], ".json", path, path_bytes, err);
+        if (status == TDM_OK)
+            status = tdm_machine_load_file(path, &machine, err);
+        if (status != TDM_OK)
+            break;
+        double held = (double)machine->topology.places[TDM_DEVICE].capacity_bytes;
+        *found = tdm_machine_is_card(machine, name) && fabs(held / bytes - 1) < 0.1;
+        tdm_machine_free(machine);
+    }
+    return status;
+}
+
 /* Finds the shipped machine that another name means, and writes its file to `path`. *found is false
  * if there is none. */
 static enum tdm_status find_meant(const char *name, char *path, size_t path_bytes, bool *found,
@@ -312,6 +364,8 @@ static enum tdm_status find_meant(const char *name, char *path, size_t path_byte
     if (meant != NULL)
         status = tdm_data_path(TDM_MACHINE_FOLDER, meant, ".json", path, path_bytes, err);
     *found = meant != NULL;
+    if (meant == NULL)
+        status = find_card(name, names, path, path_bytes, found, err);
     free(names);
     return status;
 }

@@ -47,11 +47,14 @@ struct tdm_machine {
 };
 
 /* Loads the machine of --machine: a shipped name ("h200"; if there is no such file, also "H200" or
- * "4090"), a FILE, or "local". "local" is what calibrate wrote to
- * $XDG_CONFIG_HOME/tidemark/machine.json, else this computer's cores and memory for the cpu
- * backend, with assumed rates, which `source` states. The caller owns *machine. */
+ * "4090", and "NVIDIA A100-SXM4-40GB", as drivers name cards), a FILE, or "local". "local" is what
+ * calibrate wrote to $XDG_CONFIG_HOME/tidemark/machine.json, else this computer's cores and memory
+ * for the cpu backend, with assumed rates, which `source` states. The caller owns *machine. */
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
                                  struct tdm_error *err);
+
+/* Does the machine's "card" stand in the driver's name of a card, as a word of its own? */
+bool tdm_machine_is_card(const struct tdm_machine *machine, const char *driver_name);
 
 /* Writes to `out` the file that tdm_machine_load() would read, whether it exists or not; "" if
  * there is none. TDM_INPUT if the name is too long. */

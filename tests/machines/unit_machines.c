@@ -439,14 +439,29 @@ static void test_unknown(void **state)
 /* Names as people write them. An ambiguous name is refused. */
 static void test_other_names(void **state)
 {
-    static const char *const names[][2] = {
-        {"H100", "h100"},         {"4090", "rtx-4090"},
-        {"RTX 3090", "rtx-3090"}, {"NVIDIA GeForce RTX 5090", "rtx-5090"},
-        {"A10G", "a10g"},         {"NVIDIA A10", "a10"},
-        {"Tesla T4", "t4"},       {"V100", "v100-32"},
-        {"A800", "a800-80"},      {"a100_40", "a100-40"},
-        {"A6000", "rtx-a6000"},   {"H20", "h20"},
-        {"NVIDIA H800", "h800"},  {"AMD Instinct MI300X", "mi300x"}};
+    static const char *const names[][2] = {{"H100", "h100"},
+                                           {"4090", "rtx-4090"},
+                                           {"RTX 3090", "rtx-3090"},
+                                           {"NVIDIA GeForce RTX 5090", "rtx-5090"},
+                                           {"A10G", "a10g"},
+                                           {"NVIDIA A10", "a10"},
+                                           {"Tesla T4", "t4"},
+                                           {"V100", "v100-32"},
+                                           {"A800", "a800-80"},
+                                           {"a100_40", "a100-40"},
+                                           {"A6000", "rtx-a6000"},
+                                           {"H20", "h20"},
+                                           {"NVIDIA H800", "h800"},
+                                           {"AMD Instinct MI300X", "mi300x"},
+                                           /* as drivers and clusters name them */
+                                           {"NVIDIA A100-SXM4-40GB", "a100-40"},
+                                           {"a100-sxm4-80gb", "a100-80"},
+                                           {"NVIDIA H100 80GB HBM3", "h100"},
+                                           {"Tesla V100-SXM2-32GB", "v100-32"},
+                                           {"NVIDIA A10 24GB", "a10"}};
+    static const char *const others[] = {"Tesla V100-SXM2-16GB", "NVIDIA H100 PCIe",
+                                         "NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL 94GB",
+                                         "NVIDIA A1000 40GB"};
     struct tdm_machine *machine = NULL;
     struct tdm_error err;
     (void)state;
@@ -455,6 +470,13 @@ static void test_other_names(void **state)
         assert_string_equal(machine->name, names[i][1]);
         tdm_machine_free(machine);
     }
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        assert_int_equal(tdm_machine_load(others[i], &machine, &err), TDM_INPUT);
+    machine = load("a10"); /* its card's name begins those of two others */
+    assert_true(tdm_machine_is_card(machine, "NVIDIA A10"));
+    assert_false(tdm_machine_is_card(machine, "NVIDIA A10G"));
+    assert_false(tdm_machine_is_card(machine, "NVIDIA A100-SXM4-40GB"));
+    tdm_machine_free(machine);
     assert_int_equal(tdm_machine_load("A100", &machine, &err), TDM_INPUT);
     assert_contains(err.hint, "did you mean a100-40 or a100-80? ");
     assert_int_equal(tdm_machine_load("L40", &machine, &err), TDM_INPUT); /* another GPU */
