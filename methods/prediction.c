@@ -11,22 +11,31 @@
 
 /* What kernels and libraries take, by card. cuBLAS workspaces are those of PyTorch's
  * aten/src/ATen/cuda/CUDAContext (parseChosenWorkspaceSize: 32 MiB from Hopper on, else 4096 KiB x
- * 2 and 16 KiB x 8). */
+ * 2 and 16 KiB x 8). `sdpa`: what torch's scaled_dot_product_attention takes first
+ * (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp): cuDNN's kernel from Hopper on, flash from
+ * compute capability 8.0 on, before that the memory-efficient one. */
 static const struct card {
-    const char *name; /* substring of a description's "card" */
+    const char *name; /* substring of a description's "card"; the first that is counts */
     struct tdm_gpu_facts gpu;
-    bool cudnn_attention; /* sdpa prefers cuDNN's kernel */
+    enum tdm_torch_attention sdpa;
 } cards[] = {
-    {"A100", {108, 2048, 8519680, MIB, 80}, false},
-    {"A10G", {80, 1536, 8519680, MIB, 86}, false},
-    {"L40S", {142, 1536, 8519680, MIB, 89}, false},
-    {"L4", {58, 1536, 8519680, MIB, 89}, false},
-    {"B200", {148, 2048, 8519680, MIB, 100}, true}, /* torch 2.10: 32 MiB only on Hopper */
-    {"3090", {82, 1536, 8519680, MIB, 86}, false},
-    {"4090", {128, 1536, 8519680, MIB, 89}, false},
-    {"5090", {170, 1536, 8519680, MIB, 120}, false},
-    {"MI300X", {304, 2048, 8519680, MIB, 94}, false},
-    {"", {132, 2048, 32 * MIB, MIB, 90}, true}, /* H100, H200, and unknown cards */
+    {"A100", {108, 2048, 8519680, MIB, 80}, TDM_TORCH_SDPA_FLASH},
+    {"A800", {108, 2048, 8519680, MIB, 80}, TDM_TORCH_SDPA_FLASH},
+    {"A10G", {80, 1536, 8519680, MIB, 86}, TDM_TORCH_SDPA_FLASH},
+    {"A10", {72, 1536, 8519680, MIB, 86}, TDM_TORCH_SDPA_FLASH},
+    {"A6000", {84, 1536, 8519680, MIB, 86}, TDM_TORCH_SDPA_FLASH},
+    {"L40S", {142, 1536, 8519680, MIB, 89}, TDM_TORCH_SDPA_FLASH},
+    {"L4", {58, 1536, 8519680, MIB, 89}, TDM_TORCH_SDPA_FLASH},
+    {"T4", {40, 1024, 8519680, MIB, 75}, TDM_TORCH_EFFICIENT},
+    {"V100", {80, 2048, 8519680, MIB, 70}, TDM_TORCH_EFFICIENT},
+    {"H200", {132, 2048, 32 * MIB, MIB, 90}, TDM_TORCH_SDPA},
+    {"H20", {78, 2048, 32 * MIB, MIB, 90}, TDM_TORCH_SDPA},
+    {"B200", {148, 2048, 8519680, MIB, 100}, TDM_TORCH_SDPA}, /* torch 2.10: 32 MiB on Hopper */
+    {"3090", {82, 1536, 8519680, MIB, 86}, TDM_TORCH_SDPA_FLASH},
+    {"4090", {128, 1536, 8519680, MIB, 89}, TDM_TORCH_SDPA_FLASH},
+    {"5090", {170, 1536, 8519680, MIB, 120}, TDM_TORCH_SDPA_FLASH},
+    {"MI300X", {304, 2048, 8519680, MIB, 94}, TDM_TORCH_SDPA_FLASH},
+    {"", {132, 2048, 32 * MIB, MIB, 90}, TDM_TORCH_SDPA}, /* H100, H800, unknown cards */
 };
 
 /* Kernel code that the driver loads at first use, measured on an H200 with torch 2.11: */
@@ -73,8 +82,8 @@ static const struct card *settle(const struct tdm_machine *machine,
     const struct card *card = find_card(machine);
     *on_card = *settings;
     struct tdm_torch_settings *torch = &on_card->torch;
-    if (torch->attention == TDM_TORCH_SDPA && !card->cudnn_attention)
-        torch->attention = TDM_TORCH_SDPA_FLASH;
+    if (torch->attention == TDM_TORCH_SDPA)
+        torch->attention = card->sdpa;
     *runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->topology.places[TDM_DEVICE].runtime_bytes,
         .nccl_bytes = nccl_bytes(settings->communicators) + settings->peers * NCCL_PEER_BYTES,
