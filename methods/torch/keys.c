@@ -506,8 +506,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
      "managed memory; torchao's of 4 bits and fp8 (that of 8 bits is adamw-8bit); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
-     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
-     .unmeasured = "adamw-fp8|muon|adam-mini|galore"},
+     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -578,8 +577,7 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
      tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
     {"cpu_offload_optimizer", "no|states|gradients", "no",
      "torchao's CPUOffloadOptimizer: states in host memory; gradients: with offload_gradients=True",
-     tdm_key_read_choice, FIELD(torch.host_optimizer), .unmeasured = "states|gradients",
-     .needs = {&needs_optimizer}},
+     tdm_key_read_choice, FIELD(torch.host_optimizer), .needs = {&needs_optimizer}},
     {.name = NULL},
 };
 
