@@ -70,6 +70,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/heads.c \
 	methods/torch/inputs.c \
 	methods/torch/keys.c \
+	methods/torch/compiled.c \
 	methods/torch/layer.c \
 	methods/torch/litgpt.c \
 	methods/torch/lora_kernels.c \

@@ -349,6 +349,16 @@ static const struct tdm_key_need needs_other_autocast = {"with these weights_dty
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
+static bool compiles_checkpoints(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->compile != TDM_COMPILE_NO && torch->checkpointing == TDM_CHECKPOINTING_ON;
+}
+
+static const struct tdm_key_need needs_wrapped = {
+    "without compile and checkpointing=on; selective ones are compiled always",
+    compiles_checkpoints};
+
 static bool has_optimizer(const struct tdm_key_case *c)
 {
     return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
@@ -530,6 +540,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"compile", "no|layers|all", "no",
      "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
      tdm_key_read_choice, FIELD(torch.compile)},
+    {"checkpoint_wrapper", "no|yes", "no",
+     "checkpoints are compiled with their layers, as torchtitan has them and selective ones always are",
+     tdm_key_read_switch, FIELD(torch.checkpoint_wrapper), .needs = {&needs_wrapped}},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
      .read = tdm_key_read_liger},

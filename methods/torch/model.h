@@ -175,6 +175,7 @@ struct tdm_torch_settings {
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_liger_version liger_version;
     enum tdm_compile compile;
+    bool checkpoint_wrapper; /* checkpoints are compiled with their layers */
     bool shifted;             /* LongLoRA's attention */
     bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;          /* of LongLoRA: a sequence has 2 << groups of them */
