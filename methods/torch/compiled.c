@@ -8,7 +8,7 @@
  *   writes all that products read next: six times the MLP's width without adapters, eleven with.
  * - Gradients of weights leave the graph at its end, and those of q, k, v and o are made last.
  * - A buffer that is read for the last time is the next one of its size.
- * Left out: partial sums of a norm's gradient, and numbers that are only a row's.
+ * Left out: partial sums of a norm's gradient.
  */
 #include "methods/eager/ops.h"
 #include "methods/eager/parts.h"
@@ -272,7 +272,7 @@ static void mlp_backward(const struct graph *g, struct gradients *all, struct pr
 /* q, k and v as attention reads them, and what it made of them. Where heads are normed, the
  * products of q and k are read again by the norm's backward. */
 struct heads {
-    struct tdm_eager_value *q, *k, *v, *y, *q_product, *k_product;
+    struct tdm_eager_value *q, *k, *v, *y, *q_product, *k_product, *roots[2];
 };
 
 /* Attention, and the gradients of what q, k and v were made of. `back`: the gradient of the output,
@@ -309,6 +309,19 @@ static void heads_backward(const struct graph *g, struct heads *a, struct tdm_ea
     tdm_drop(m, a->v);
 }
 
+/* Roots of the means of a norm's rows, in fp32; NULL: there is no norm. */
+static struct tdm_eager_value *roots(const struct graph *g, const struct tdm_eager_value *norm,
+                                     uint64_t heads)
+{
+    return norm != NULL ? tdm_value_new(g->m, g->rows * heads, 1, FP32) : NULL;
+}
+
+static void root_heads(const struct graph *g, struct heads *a)
+{
+    a->roots[0] = roots(g, g->layer->q_norm, g->t->config->query_heads);
+    a->roots[1] = roots(g, g->layer->k_norm, g->t->config->kv_heads);
+}
+
 /* The heads again. */
 static struct heads heads_again(const struct graph *g)
 {
@@ -316,6 +329,7 @@ static struct heads heads_again(const struct graph *g)
     struct heads a;
     struct product q = project(g, TDM_PROJECTION_Q), k = project(g, TDM_PROJECTION_K),
                    v = project(g, TDM_PROJECTION_V);
+    root_heads(g, &a);
     a.v = as_heads(joined(g, &v), config->kv_heads);
     a.q = as_heads(new_buffer(g, outputs(g, TDM_PROJECTION_Q)), config->query_heads);
     a.k = as_heads(new_buffer(g, outputs(g, TDM_PROJECTION_K)), config->kv_heads);
@@ -341,6 +355,7 @@ static void turn_again(const struct graph *g, struct heads *a)
 {
     struct tdm_eager *m = g->m;
     const bool norms = g->layer->q_norm != NULL;
+    root_heads(g, a);
     tdm_value_occupy(m, a->q);
     if (!norms) {
         tdm_drop(m, a->q_product);
@@ -365,9 +380,11 @@ static void run_backward(struct tdm_eager *m, struct tdm_node *node,
     struct tdm_eager_value *x = tdm_node_release(m, node, SAVED_INPUT), *normed = NULL;
     struct heads a;
     struct product o = {NULL}, gate;
+    struct tdm_eager_value *scale = NULL, *middle_scale; /* of both norms */
     if (layer->down[TDM_PROJECTION_DOWN] != NULL)
         half.doubled = new_buffer(g, hidden);
     if (again) {
+        scale = roots(g, layer->attention_norm, 1);
         normed = new_buffer(g, hidden);
         a = heads_again(g);
     } else {
@@ -383,6 +400,7 @@ static void run_backward(struct tdm_eager *m, struct tdm_node *node,
         o.low = new_buffer(g, layer->down[TDM_PROJECTION_O]->rows);
         o.high = new_buffer(g, hidden);
     }
+    middle_scale = roots(g, layer->mlp_norm, 1);
     half.normed = new_buffer(g, hidden);
     if (again)
         gate = project(g, TDM_PROJECTION_GATE);
@@ -392,8 +410,10 @@ static void run_backward(struct tdm_eager *m, struct tdm_node *node,
     /* What is added in the middle, whose gradient the norm's kernel makes of both halves'. */
     const bool trains_norm = layer->mlp_norm->requires_grad;
     struct tdm_eager_value *middle = new_buffer(g, hidden);
-    if (!again)
+    if (!again) {
+        scale = roots(g, layer->attention_norm, 1);
         normed = new_buffer(g, hidden);
+    }
     if (!trains_norm) {
         drop_product(g, &half.into_up);
         drop_product(g, &half.into_gate);
@@ -423,10 +443,16 @@ static void run_backward(struct tdm_eager *m, struct tdm_node *node,
     make_gradient(g, &all, layer->k_norm);
     tdm_drop(m, a.q_product);
     tdm_drop(m, a.k_product);
+    tdm_drop(m, a.roots[0]);
+    tdm_drop(m, a.roots[1]);
     make_gradient(g, &all, layer->attention_norm);
     for (unsigned i = 0; i < 3; i++)
         tdm_drop(m, into[i]);
+    tdm_drop(m, scale);
+    tdm_drop(m, middle_scale);
     tdm_drop(m, x);
+    tdm_frame_drop(m, node->function);
+    node->function = NULL;
     results[0] = middle;
     for (unsigned i = 0; i < all.count; i++) {
         tdm_leaf_accumulate(m, all.leaf[i], all.made[i]);
@@ -475,19 +501,21 @@ bool tdm_torch_compiles_checkpoint(const struct tdm_torch_model *t, uint32_t num
            (layer->down[TDM_PROJECTION_Q] == NULL || (adapts && !selects(t)));
 }
 
-struct tdm_eager_value *tdm_torch_compiled_layer(struct tdm_torch_model *t, uint32_t number,
+struct tdm_eager_value *tdm_torch_compiled_layer(struct tdm_torch_model *t,
+                                                 const struct tdm_function *function,
                                                  struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"CompiledFunctionBackward", false, run_backward};
     struct tdm_eager *m = t->m;
-    const struct graph graph = {m, t, &t->layers[number], x->rows, x->element_bytes};
+    const struct graph graph = {m, t, &t->layers[function->layer], x->rows, x->element_bytes};
     struct tdm_label label = m->label;
-    m->label.layer = number;
+    m->label.layer = function->layer;
     tdm_label(m, "input_layernorm");
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     if (node != NULL) {
-        node->facts[0] = number;
+        node->facts[0] = function->layer;
         node->context = t;
+        node->function = tdm_frame_new(m, function); /* holds cosines and sines */
         tdm_node_save(m, node, x);
     }
     const bool enabled = m->grad_enabled;

@@ -684,12 +684,6 @@ static struct tdm_eager_value *run_alone(struct tdm_eager *m, const void *model,
                                                         : run_layer(m, model, number, x);
 }
 
-/* Is the layer one of those that have a checkpoint? */
-static bool checkpointed(const struct tdm_torch_model *t, uint32_t number)
-{
-    return t->settings.checkpoint_every <= 1 || (number + 1) % t->settings.checkpoint_every == 0;
-}
-
 static struct tdm_eager_value *
 run_with_checkpoint(struct tdm_torch_model *t, uint32_t number, struct tdm_eager_value *x,
                     struct tdm_eager_value *(*run)(struct tdm_eager *m, const void *model,
@@ -697,8 +691,10 @@ run_with_checkpoint(struct tdm_torch_model *t, uint32_t number, struct tdm_eager
 {
     struct tdm_function function = {.run = run, .model = t, .layer = number};
     hold_arguments(t, number, &function);
-    if (!checkpointed(t, number))
+    if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
         return function.run(t->m, t, number, x);
+    if (run == run_alone && tdm_torch_compiles_checkpoint(t, number))
+        return tdm_torch_compiled_layer(t, &function, x);
     t->m->selective = t->settings.checkpointing == TDM_CHECKPOINTING_SELECTIVE;
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_SELECTIVE:
@@ -725,10 +721,7 @@ static struct tdm_eager_value *in_unit(struct tdm_torch_model *t, uint32_t numbe
 {
     const uint32_t unit = tdm_layer_module(number, TDM_MODULE_LAYER);
     struct tdm_eager_value *input = tdm_unit_enter(t, unit, tdm_take(x));
-    struct tdm_eager_value *output = checkpoints && tdm_torch_compiles_checkpoint(t, number) &&
-                                             checkpointed(t, number)
-                                         ? tdm_torch_compiled_layer(t, number, input)
-                                     : checkpoints ? run_with_checkpoint(t, number, input, run_alone)
+    struct tdm_eager_value *output = checkpoints ? run_with_checkpoint(t, number, input, run_alone)
                                                  : run_alone(t->m, t, number, input);
     tdm_drop(t->m, input);
     return tdm_unit_leave(t, unit, output);
