@@ -511,10 +511,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|adafactor|muon|adam-mini|galore|galore-8bit",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|ao-adamw-8bit|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; torchao's of 4 bits and fp8 (that of 8 bits is adamw-8bit); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "managed memory; torchao's of 4 bits, fp8 and 8 bits (ao-); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
