@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer that torch.compile has with its checkpoint inside, as torchtitan does: one forward, and one
- * backward that first computes again what was not kept. The allocations and frees are those of the
- * code that inductor makes of both graphs, in its order (TORCH_LOGS=output_code, torch 2.11: Llama
- * 3.1 8B on an H200, all of a layer again and every second product kept; LoRA on a CPU). In short:
+ * A layer that torch.compile has with its checkpoint inside, as torchtitan does: one forward, and
+ * one backward that first computes again what was not kept. The allocations and frees are those of
+ * the code that inductor makes of both graphs, in its order (TORCH_LOGS=output_code, torch 2.11:
+ * Llama 3.1 8B on an H200, all of a layer again and every second product kept; LoRA on a CPU). In
+ * short:
  * - The gate's kernel of the backward reads all products of gate, up and down's input at once, and
  *   writes all that products read next: six times the MLP's width without adapters, eleven with.
  * - Gradients of weights leave the graph at its end, and those of q, k, v and o are made last.
@@ -139,8 +140,8 @@ static struct tdm_eager_value *first_half(const struct graph *g, struct tdm_node
     struct tdm_eager_value *keys =
         as_heads(new_buffer(g, outputs(g, TDM_PROJECTION_K)), config->kv_heads);
     drop_product(g, &k);
-    struct tdm_eager_value *y =
-        node != NULL ? attend_for_backward(g, queries, keys, values) : attend(g, queries, keys, values);
+    struct tdm_eager_value *y = node != NULL ? attend_for_backward(g, queries, keys, values)
+                                             : attend(g, queries, keys, values);
     if (node != NULL) {
         struct tdm_eager_value *const saved[] = {queries, keys, values, y};
         for (unsigned i = 0; i < 4; i++)
@@ -171,8 +172,7 @@ static struct tdm_eager_value *run_forward(const struct graph *g, struct tdm_nod
     if (g->layer->down[TDM_PROJECTION_O] != NULL)
         o.high = new_buffer(g, hidden);
     tdm_label(m, "mlp");
-    struct tdm_eager_value *normed =
-        node != NULL ? new_buffer(g, hidden) : reuse(g, heads, hidden);
+    struct tdm_eager_value *normed = node != NULL ? new_buffer(g, hidden) : reuse(g, heads, hidden);
     if (node != NULL)
         tdm_drop(m, heads);
     struct product gate = project(g, TDM_PROJECTION_GATE), up = project(g, TDM_PROJECTION_UP);
@@ -198,7 +198,8 @@ struct gradients {
     unsigned count;
 };
 
-static void make_gradient(const struct graph *g, struct gradients *all, struct tdm_eager_value *leaf)
+static void make_gradient(const struct graph *g, struct gradients *all,
+                          struct tdm_eager_value *leaf)
 {
     if (leaf == NULL || !leaf->requires_grad || all->count == MOST_GRADIENTS)
         return;
@@ -225,8 +226,8 @@ static struct product result_of(const struct graph *g, enum tdm_projection p)
 }
 
 struct halfway {
-    struct tdm_eager_value *doubled; /* the incoming gradient times the scale of down's adapter */
-    struct tdm_eager_value *normed;  /* what gate and up read */
+    struct tdm_eager_value *doubled;   /* the incoming gradient times the scale of down's adapter */
+    struct tdm_eager_value *normed;    /* what gate and up read */
     struct product into_gate, into_up; /* gradients of it */
 };
 
@@ -235,7 +236,8 @@ static void mlp_backward(const struct graph *g, struct gradients *all, struct pr
 {
     struct tdm_eager *m = g->m;
     const struct torch_layer *layer = g->layer;
-    const uint64_t hidden = g->t->config->hidden, inner = layer->weight[TDM_PROJECTION_DOWN]->columns;
+    const uint64_t hidden = g->t->config->hidden,
+                   inner = layer->weight[TDM_PROJECTION_DOWN]->columns;
     const bool adapted = layer->down[TDM_PROJECTION_DOWN] != NULL;
     struct product up = project(g, TDM_PROJECTION_UP);
     struct product of_down = {NULL};
@@ -245,7 +247,8 @@ static void mlp_backward(const struct graph *g, struct gradients *all, struct pr
     }
     of_down.base = new_buffer(g, inner);
     struct tdm_eager_value *active = new_buffer(g, inner);
-    struct product of_up = result_of(g, TDM_PROJECTION_UP), of_gate = result_of(g, TDM_PROJECTION_GATE);
+    struct product of_up = result_of(g, TDM_PROJECTION_UP),
+                   of_gate = result_of(g, TDM_PROJECTION_GATE);
     drop_product(g, gate);
     drop_product(g, &up);
     drop_product(g, &of_down);
@@ -465,10 +468,9 @@ static void run_backward(struct tdm_eager *m, struct tdm_node *node,
 /* Norm, attention, norm and gated MLP, all of them plain. */
 static bool is_plain(const struct tdm_torch_model *t, const struct torch_layer *layer)
 {
-    static const enum tdm_projection apart[] = {TDM_PROJECTION_Q,    TDM_PROJECTION_K,
-                                                TDM_PROJECTION_V,    TDM_PROJECTION_O,
-                                                TDM_PROJECTION_GATE, TDM_PROJECTION_UP,
-                                                TDM_PROJECTION_DOWN};
+    static const enum tdm_projection apart[] = {
+        TDM_PROJECTION_Q,    TDM_PROJECTION_K,  TDM_PROJECTION_V,   TDM_PROJECTION_O,
+        TDM_PROJECTION_GATE, TDM_PROJECTION_UP, TDM_PROJECTION_DOWN};
     const struct tdm_model *config = t->config;
     for (unsigned i = 0; i < sizeof(apart) / sizeof(apart[0]); i++) {
         const struct tdm_eager_value *weight = layer->weight[apart[i]];
@@ -494,10 +496,11 @@ bool tdm_torch_compiles_checkpoint(const struct tdm_torch_model *t, uint32_t num
     const bool adapts = s->adapter == TDM_ADAPTER_LORA && s->lora_rank > 0;
     return inside && s->compile != TDM_COMPILE_NO && is_plain(t, layer) && !t->autocasts &&
            !t->caches && t->mask == NULL && t->window_mask == NULL &&
-           s->attention == TDM_TORCH_SDPA && s->context.divider == NULL &&
-           tdm_tensor_ranks(s) == 1 && s->mlp_tiles == 0 && s->liger == 0 && !s->peft &&
-           s->lora_dropout <= 0 && s->checkpoint_offload == TDM_CHECKPOINTS_HERE &&
-           s->wrapper->enter_module == NULL && !s->shifted && !s->materialized_groups &&
+           (s->attention == TDM_TORCH_SDPA || s->attention == TDM_TORCH_SDPA_FLASH) &&
+           s->context.divider == NULL && tdm_tensor_ranks(s) == 1 && s->mlp_tiles == 0 &&
+           s->liger == 0 && !s->peft && s->lora_dropout <= 0 &&
+           s->checkpoint_offload == TDM_CHECKPOINTS_HERE && s->wrapper->enter_module == NULL &&
+           !s->shifted && !s->materialized_groups &&
            (layer->down[TDM_PROJECTION_Q] == NULL || (adapts && !selects(t)));
 }
 

@@ -31,7 +31,7 @@ enum state_kind {
     STATES_OF_TORCH,
     STATES_FP32,
     STATES_8BIT,
-    STATES_4BIT,   /* torchao's, as those that follow */
+    STATES_4BIT, /* torchao's, as those that follow */
     STATES_AO_8BIT,
     STATES_FP8
 };
