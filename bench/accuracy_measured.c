@@ -111,7 +111,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                         "optimizer_in_bwd",
                                         "checkpoint_offload",
                                         "num_labels",
-                                        "loss_held"};
+                                        "loss_held",
+                                        "checkpoint_wrapper"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {

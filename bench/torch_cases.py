@@ -31,7 +31,7 @@ DEFAULTS = {
     "block_share": "no", "boft_block_size": "4", "num_virtual_tokens": "20", "encoder_hidden_size": "0",
     "prefix_projection": "no", "float8_recipe": "none", "galore_rank": "128", "cpu_offload_optimizer": "no",
     "optimizer_in_bwd": "no", "checkpoint_offload": "no", "num_labels": "1", "loss_held": "yes",
-    "checkpoint_wrapper": "no", "optimizer_library": "none", "gpus": "",
+    "checkpoint_wrapper": "no", "gpus": "",
 }  # fmt: skip
 
 DEEPSPEED = {  # keys of its config, as tidemark predict takes them
@@ -68,7 +68,7 @@ class Case:
         self.micro_batches = int(self.set["gradient_accumulation_steps"])
         self.predicted_bytes = 0
         self.of_two = None  # of a trainer of two models: ids -> loss
-        compiles = self.set["compile"] != "no" or self.set["optimizer_library"] == "torchao"
+        compiles = self.set["compile"] != "no" or self.set["optimizer"] in ("adamw-4bit", "adamw-fp8", "ao-adamw-8bit")
         self.seconds = COMPILE_SECONDS if self.deepspeed or compiles else CASE_SECONDS
         self.lora = int(self.set["lora_rank"] or 0)
         self.adapted = self.lora > 0 or self.set["peft_type"] != "LORA"
@@ -107,8 +107,7 @@ def read_cases():
 # ---- predictions ----
 
 # What of a case changes no allocation, or has another name in tidemark's methods.
-NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings", "checkpoint_wrapper",
-           "optimizer_library", "gpus"}
+NO_KEYS = {"record", "large_values", "num_hidden_layers", "tie_word_embeddings", "gpus"}
 ALWAYS = ("checkpointing", "attention", "optimizer", "weights_dtype", "logits", "allocator_conf")
 PREDICTED = "id,step,peak_allocated_bytes,peak_reserved_bytes,used_bytes"
 

@@ -131,14 +131,17 @@ class Several:
             optimizer.zero_grad(set_to_none=set_to_none)
 
 
-def optimizer_kind(name, library="none"):
+TORCHAO_OPTIMIZERS = {"adamw-4bit": "AdamW4bit", "adamw-fp8": "AdamWFp8", "ao-adamw-8bit": "AdamW8bit"}
+
+
+def optimizer_kind(name):
     """Class and settings of an optimizer that is not PyTorch's own."""
     if name == "adafactor":
         from transformers.optimization import Adafactor
         return Adafactor, {"scale_parameter": False, "relative_step": False}
-    if library == "torchao":
+    if name in TORCHAO_OPTIMIZERS:
         import torchao.optim as optim
-        return {"adamw-4bit": optim.AdamW4bit, "adamw-8bit": optim.AdamW8bit, "adamw-fp8": optim.AdamWFp8}[name], {}
+        return getattr(optim, TORCHAO_OPTIMIZERS[name]), {}
     import bitsandbytes.optim as optim
     return {"adamw-8bit": optim.AdamW8bit, "paged-adamw-8bit": optim.PagedAdamW8bit,
             "paged-adamw-32bit": optim.PagedAdamW32bit, "lion-8bit": optim.Lion8bit, "lion-32bit": optim.Lion}[name], {}

@@ -212,8 +212,7 @@ def make_plain_optimizer(parameters, case):
     if case.set["optimizer"] == "none":
         return None
     name = case.set["optimizer"]
-    kind, settings = kinds[name] if name in kinds else torch_parts.optimizer_kind(
-        name, case.set["optimizer_library"])
+    kind, settings = kinds[name] if name in kinds else torch_parts.optimizer_kind(name)
     if case.strategy == "zero1":
         from torch.distributed.optim import ZeroRedundancyOptimizer
         return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, lr=1e-5, **settings)

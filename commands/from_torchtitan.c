@@ -146,6 +146,13 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                : tdm_from_bad(r, path, value, "Adam and AdamW are known");
 }
 
+/* Checkpoints of whole layers, which are there before layers are compiled. */
+static bool has_wrappers(const struct tdm_from_reading *r)
+{
+    const json_t *mode = tdm_from_in(r, "activation_checkpoint", "mode");
+    return tdm_from_is(mode, "full") || (tdm_from_is(mode, "selective") && !keeps_operations(r));
+}
+
 /* distributed/parallelize: every layer by itself; compile.components: the loss too. Earlier
  * versions compiled layers alone. */
 static enum tdm_status read_compile(const struct tdm_from_reading *r, const char *path,
@@ -159,7 +166,9 @@ static enum tdm_status read_compile(const struct tdm_from_reading *r, const char
         return tdm_from_note(r, path, "off");
     json_array_foreach((json_t *)(uintptr_t)parts, i, part) loss =
         loss || tdm_from_is(part, "loss");
-    return tdm_from_pair(r, "compile", loss ? "all" : "layers");
+    enum tdm_status status = tdm_from_pair(r, "compile", loss ? "all" : "layers");
+    return status == TDM_OK && has_wrappers(r) ? tdm_from_pair(r, "checkpoint_wrapper", "yes")
+                                               : status;
 }
 
 static const json_t *of_linear(const struct tdm_from_reading *r, const char *key)

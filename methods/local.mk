@@ -57,6 +57,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/attention.c \
 	methods/torch/cache.c \
 	methods/torch/changes.c \
+	methods/torch/compiled.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/delta.c \
 	methods/torch/experts.c \

@@ -367,11 +367,12 @@ static const struct tdm_method_key *const fpdt_tables[] = {
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
 static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
                                        "modules_to_save", "autocast", NULL};
-static const char *const without3[] = {"weights_dtype",   "grads",    "lora", "bnb_keeps_inputs",
-                                       "modules_to_save", "autocast", NULL};
+static const char *const without3[] = {"weights_dtype",    "checkpoint_wrapper", "grads",    "lora",
+                                       "bnb_keeps_inputs", "modules_to_save",    "autocast", NULL};
 
 /* The model is Megatron-DeepSpeed's: what is transformers' or peft's has no effect. */
 static const char *const without_fpdt[] = {"weights_dtype",
+                                           "checkpoint_wrapper",
                                            "grads",
                                            "lora",
                                            "quantization",

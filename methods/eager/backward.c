@@ -7,18 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void accumulate(struct tdm_eager *m, struct tdm_node *node,
-                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+void tdm_leaf_accumulate(struct tdm_eager *m, struct tdm_eager_value *leaf,
+                         struct tdm_eager_value *grad)
 {
-    (void)results;
-    struct tdm_eager_value *leaf = node->leaf;
-    if (leaf == NULL || grads[0] == NULL) /* a function may return no gradient */
-        return;
     if (leaf->grad == NULL) { /* later ones are added in place */
-        if (grads[0]->references > 1)
-            leaf->grad = tdm_value_like(m, grads[0]); /* shared: a copy */
+        if (grad->references > 1)
+            leaf->grad = tdm_value_like(m, grad); /* shared: a copy */
         else
-            leaf->grad = tdm_value_view(m, grads[0]);
+            leaf->grad = tdm_value_view(m, grad);
         if (leaf->storage->category == TDM_METHOD_WEIGHTS) {
             tdm_storage_set_category(m, leaf->grad->storage, TDM_METHOD_GRADIENTS);
             leaf->grad->storage->label = leaf->storage->label;
@@ -27,6 +23,14 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node,
     }
     if (m->gradient_ready != NULL)
         m->gradient_ready(m->gradient_context, leaf);
+}
+
+static void accumulate(struct tdm_eager *m, struct tdm_node *node,
+                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)results;
+    if (node->leaf != NULL && grads[0] != NULL) /* a function may return no gradient */
+        tdm_leaf_accumulate(m, node->leaf, grads[0]);
 }
 
 const struct tdm_eager_op tdm_accumulate_op = {"AccumulateGrad", false, accumulate};

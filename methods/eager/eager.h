@@ -386,6 +386,10 @@ struct tdm_eager_value *tdm_node_release(struct tdm_eager *m, struct tdm_node *n
 /* loss.backward(grad). NULL: ones. */
 void tdm_backward(struct tdm_eager *m, struct tdm_eager_value *loss, struct tdm_eager_value *grad);
 
+/* AccumulateGrad of a leaf. `grad` stays the caller's. */
+void tdm_leaf_accumulate(struct tdm_eager *m, struct tdm_eager_value *leaf,
+                         struct tdm_eager_value *grad);
+
 /* torch.utils.checkpoint with use_reentrant False and True. The result is a new reference. */
 struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                        struct tdm_eager_value *input);

@@ -138,6 +138,43 @@ static bool repeats_for_flash(const struct tdm_torch_model *t)
     return false;
 }
 
+/* _scaled_dot_product_attention_math (torch, transformers/attention.cpp): where there is no mask,
+ * transformers has torch repeat K and V (use_gqa_in_sdpa), which the memory-efficient kernel does
+ * not. The causal mask is added in place. _safe_softmax finds rows without a finite score, and
+ * copies the softmax for them. */
+static struct tdm_eager_value *math_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v)
+{
+    const uint64_t tokens = t->settings.tokens;
+    struct tdm_eager_value *scaled = tdm_mul_number(m, q);
+    struct tdm_eager_value *whole = tdm_value_new(m, tokens, tokens, BOOL);
+    whole = tdm_replace(m, whole, tdm_value_new(m, tokens, tokens, BOOL));
+    struct tdm_eager_value *mask = tdm_value_new(m, tokens, tokens, q->element_bytes);
+    tdm_drop(m, whole);
+    struct tdm_eager_value *keys = repeat_kv(m, t, k, false), *values = repeat_kv(m, t, v, false);
+    struct tdm_eager_value *scaled_keys = tdm_mul_number(m, keys);
+    struct tdm_eager_value *scores = tdm_bmm(m, scaled, scaled_keys, q->rows, tokens);
+    tdm_drop(m, scaled_keys);
+    tdm_drop(m, scaled);
+    struct tdm_eager_value *soft = tdm_value_like(m, scores),
+                           *finite = tdm_value_new(m, scores->rows, scores->columns, BOOL);
+    tdm_drop(m, finite);
+    struct tdm_eager_value *weights = tdm_softmax(m, scores); /* the copy */
+    tdm_drop(m, soft);
+    tdm_drop(m, scores);
+    struct tdm_eager_value *output = tdm_bmm(m, weights, values, q->rows, q->columns);
+    tdm_drop(m, weights);
+    tdm_drop(m, values);
+    tdm_drop(m, keys);
+    tdm_drop(m, mask);
+    struct tdm_eager_value *turned = tdm_transpose(m, output);
+    tdm_drop(m, output);
+    struct tdm_eager_value *y = tdm_contiguous(m, turned);
+    tdm_drop(m, turned);
+    return y;
+}
+
 #define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
 
 /* torch's scaled_dot_product_attention, or flash_attn. With a mask or the memory-efficient kernel,
@@ -151,6 +188,7 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
 {
     const bool narrow = v->columns != q->columns, pads = narrow && t->settings.flash_package;
     bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT ||
+                     t->settings.attention == TDM_TORCH_MATH || /* with a mask */
                      (narrow && !pads && t->settings.attention == TDM_TORCH_SDPA_FLASH);
     struct tdm_attention_shape shape =
         attention_shape(t, t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
@@ -234,6 +272,8 @@ struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct td
         return tdm_shifted_attention(m, t, q, k, v);
     if (t->settings.context.divider != NULL)
         return divided_attention(m, t, q, k, v);
+    if (t->settings.attention == TDM_TORCH_MATH && mask == NULL)
+        return math_attention(m, t, q, k, v);
     return t->settings.attention == TDM_TORCH_EAGER
                ? eager_attention(m, t, layer, q, k, v, mask, kept)
                : sdpa_attention(m, t, q, k, v, mask);

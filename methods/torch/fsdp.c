@@ -204,26 +204,34 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
     return gathered;
 }
 
-/* A rank that has all of a group gathers nothing (FSDPParamGroup.unshard). Of fully_shard on one
- * GPU that is not modelled. */
+/* A rank that has all of a group gathers nothing (FSDPParamGroup.unshard). Of weights of 8 bits on
+ * one GPU that is not modelled. */
 static bool is_filled(const struct tdm_torch_model *t, uint32_t group)
 {
-    return has_experts(t, group) && shard_ranks(t, group) == 1;
+    return shard_ranks(t, group) == 1 && gathered_elements(t, group, true) == 0;
 }
 
-/* Copies shards that are whole, one after the other, each in the dtype that is computed with; a
- * name holds the last one's until the next is cast (wait_for_unshard). */
+/* Copies shards that are whole, one after the other, each from the host if it is there and in the
+ * dtype that is computed with; a name holds the last one's until the next is made
+ * (wait_for_unshard). */
 static void fill(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = t->wrapped;
-    struct tdm_eager_value *cast = NULL;
+    struct tdm_eager_value *brought = NULL, *cast = NULL;
     for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++) {
         if (f->group_of[i] != group)
             continue;
+        if (t->settings.fsdp.offload)
+            brought = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
+                                 tdm_value_elements(t->parameters[i]), shard_bytes(t));
+        if (t->settings.fsdp.offload && !t->settings.fp32_weights)
+            cast = tdm_replace(t->m, cast, tdm_take(brought));
         if (t->settings.fp32_weights)
             cast = tdm_replace(t->m, cast,
                                new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
                                           tdm_value_elements(t->parameters[i]), BF16));
+        tdm_drop(t->m, brought);
+        brought = NULL;
         tdm_value_occupy(t->m, f->wholes[i]);
     }
     tdm_drop(t->m, cast);
@@ -373,7 +381,8 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
     }
     struct tdm_eager_value *shards =
         new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / shard_ranks(t, group), bytes);
-    if (is_filled(t, group)) /* divided by torchtitan's factor of 1, as there is no collective */
+    if (has_experts(t, group) && is_filled(t, group)) /* divided by torchtitan's factor of 1, as
+                                                       * there is no collective */
         tdm_drop(t->m, new_buffer(t, STREAM_REDUCE, TDM_METHOD_COMMUNICATION, elements, bytes));
     if (tdm_fsdp_replicas(&t->settings.fsdp) > 1) /* FSDPParamGroup._all_reduce_state */
         f->all_reduced[group] = tdm_replace(t->m, f->all_reduced[group], tdm_take(shards));

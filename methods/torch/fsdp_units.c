@@ -470,7 +470,7 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     if (model->experts.count == 0)
         settings->torch.fsdp.expert_ranks = settings->torch.fsdp.expert_parts = 0;
     const bool of_torchao =
-        torch->optimizer == TDM_TORCH_ADAMW_4BIT || torch->optimizer == TDM_TORCH_ADAMW_FP8;
+        torch->optimizer >= TDM_TORCH_ADAMW_4BIT && torch->optimizer <= TDM_TORCH_AO_ADAMW_8BIT;
     const struct {
         const char *key, *what;
         bool is_set;

@@ -349,6 +349,16 @@ static const struct tdm_key_need needs_other_autocast = {"with these weights_dty
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
+static bool compiles_checkpoints(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->compile != TDM_COMPILE_NO && torch->checkpointing == TDM_CHECKPOINTING_ON;
+}
+
+static const struct tdm_key_need needs_wrapped = {
+    "without compile and checkpointing=on; selective ones are compiled always",
+    compiles_checkpoints};
+
 static bool has_optimizer(const struct tdm_key_case *c)
 {
     return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
@@ -507,13 +517,12 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|adafactor|muon|adam-mini|galore|galore-8bit",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|ao-adamw-8bit|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; torchao's of 4 bits and fp8 (that of 8 bits is adamw-8bit); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "managed memory; torchao's of 4 bits, fp8 and 8 bits (ao-); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
-     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
-     .unmeasured = "adamw-fp8|muon|adam-mini|galore"},
+     tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -537,6 +546,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"compile", "no|layers|all", "no",
      "torch.compile of each layer, or of the loss too: a model of what inductor fuses",
      tdm_key_read_choice, FIELD(torch.compile)},
+    {"checkpoint_wrapper", "no|yes", "no",
+     "checkpoints are compiled with their layers, as torchtitan has them and selective ones always are",
+     tdm_key_read_switch, FIELD(torch.checkpoint_wrapper), .needs = {&needs_wrapped}},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
      .read = tdm_key_read_liger},
@@ -584,8 +596,7 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
      tdm_key_read_switch, FIELD(torch.steps_in_backward), .needs = {&needs_optimizer}},
     {"cpu_offload_optimizer", "no|states|gradients", "no",
      "torchao's CPUOffloadOptimizer: states in host memory; gradients: with offload_gradients=True",
-     tdm_key_read_choice, FIELD(torch.host_optimizer), .unmeasured = "states|gradients",
-     .needs = {&needs_optimizer}},
+     tdm_key_read_choice, FIELD(torch.host_optimizer), .needs = {&needs_optimizer}},
     {.name = NULL},
 };
 

@@ -703,6 +703,8 @@ run_with_checkpoint(struct tdm_torch_model *t, uint32_t number, struct tdm_eager
     hold_arguments(t, number, &function);
     if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
         return function.run(t->m, t, number, x);
+    if (run == run_alone && tdm_torch_compiles_checkpoint(t, number))
+        return tdm_torch_compiled_layer(t, &function, x);
     t->m->selective = t->settings.checkpointing == TDM_CHECKPOINTING_SELECTIVE;
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_SELECTIVE:

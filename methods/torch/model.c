@@ -157,6 +157,7 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
 
 /* Recipes of torchtitan and accelerate convert layers both of whose dimensions cuBLAS takes in 8
  * bits. The head stays, as both leave it out; accelerate makes it one of Transformer Engine's. */
+#define SDPA_GROUPS_HEAD_DIM 256u /* of sdpa_attention.py use_gqa_in_sdpa */
 #define FLOAT8_MULTIPLE 16u
 static bool takes_float8(const struct tdm_tensor *tensor)
 {
@@ -460,7 +461,11 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     /* cuDNN's kernel and FlashAttention take 16 bits alone (torch sdp_utils.cpp). */
     if (!t->autocasts && t->weight_bytes == FP32 &&
         (t->settings.attention == TDM_TORCH_SDPA || settings->attention == TDM_TORCH_SDPA_FLASH))
-        t->settings.attention = TDM_TORCH_EFFICIENT;
+        t->settings.attention = settings->attention == TDM_TORCH_SDPA &&
+                                        config->kv_heads < config->query_heads &&
+                                        config->head_dim <= SDPA_GROUPS_HEAD_DIM
+                                    ? TDM_TORCH_MATH
+                                    : TDM_TORCH_EFFICIENT;
     t->caches = (settings->use_cache || tdm_adapter_prefix_tokens(settings) > 0) &&
                 settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {

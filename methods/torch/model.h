@@ -45,6 +45,7 @@ enum tdm_torch_attention {
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
     TDM_TORCH_MATERIALIZED, /* synonym of eager */
     TDM_TORCH_FLASH,        /* flash_attn: as sdpa-flash, but its kernel is given the window */
+    TDM_TORCH_MATH,         /* no key: torch's operations, where no kernel takes groups in fp32 */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
@@ -57,13 +58,14 @@ enum tdm_torch_optimizer {
     TDM_TORCH_PAGED_ADAMW_32BIT,
     TDM_TORCH_LION_8BIT,
     TDM_TORCH_LION_32BIT,
-    TDM_TORCH_ADAMW_4BIT,  /* of torchao */
-    TDM_TORCH_ADAMW_FP8,   /* the same */
-    TDM_TORCH_ADAFACTOR,   /* of transformers */
-    TDM_TORCH_MUON,        /* of torch; what is no matrix of a layer has AdamW (foreach) */
-    TDM_TORCH_ADAM_MINI,   /* of the package of that name */
-    TDM_TORCH_GALORE,      /* GaLoreAdamW of galore_torch, for all matrices of layers */
-    TDM_TORCH_GALORE_8BIT, /* GaLoreAdamW8bit */
+    TDM_TORCH_ADAMW_4BIT,    /* of torchao */
+    TDM_TORCH_ADAMW_FP8,     /* the same */
+    TDM_TORCH_AO_ADAMW_8BIT, /* the same */
+    TDM_TORCH_ADAFACTOR,     /* of transformers */
+    TDM_TORCH_MUON,          /* of torch; what is no matrix of a layer has AdamW (foreach) */
+    TDM_TORCH_ADAM_MINI,     /* of the package of that name */
+    TDM_TORCH_GALORE,        /* GaLoreAdamW of galore_torch, for all matrices of layers */
+    TDM_TORCH_GALORE_8BIT,   /* GaLoreAdamW8bit */
 };
 enum tdm_torch_logits {
     TDM_LOGITS_HF, /* the loss of transformers; its output object is dropped before the backward */
@@ -175,6 +177,7 @@ struct tdm_torch_settings {
     uint32_t liger;             /* bits of enum tdm_liger */
     enum tdm_liger_version liger_version;
     enum tdm_compile compile;
+    bool checkpoint_wrapper;  /* checkpoints are compiled with their layers */
     bool shifted;             /* LongLoRA's attention */
     bool trained_norms;       /* with LoRA, norms and the embedding are also trained */
     uint32_t groups;          /* of LongLoRA: a sequence has 2 << groups of them */

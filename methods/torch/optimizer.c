@@ -24,10 +24,17 @@
  * bits and of fp8; values of 4 bits. */
 #define FEWEST_NARROW 4096u
 #define BLOCK_4BIT 128u
-#define BLOCK_FP8 256u
+#define BLOCK_8BIT 256u /* of fp8 too */
 #define VALUES_4BIT 16u
 
-enum state_kind { STATES_OF_TORCH, STATES_FP32, STATES_8BIT, STATES_4BIT, STATES_FP8 };
+enum state_kind {
+    STATES_OF_TORCH,
+    STATES_FP32,
+    STATES_8BIT,
+    STATES_4BIT, /* torchao's, as those that follow */
+    STATES_AO_8BIT,
+    STATES_FP8
+};
 
 static const struct rule {
     uint32_t states;
@@ -46,6 +53,7 @@ static const struct rule {
     [TDM_TORCH_LION_32BIT] = {1, STATES_FP32, false},
     [TDM_TORCH_ADAMW_4BIT] = {2, STATES_4BIT, false},
     [TDM_TORCH_ADAMW_FP8] = {2, STATES_FP8, false},
+    [TDM_TORCH_AO_ADAMW_8BIT] = {2, STATES_AO_8BIT, false},
     [TDM_TORCH_ADAFACTOR] = {0, STATES_OF_TORCH, false},
     [TDM_TORCH_MUON] = {2, STATES_OF_TORCH, false}, /* of what Muon does not step */
     [TDM_TORCH_ADAM_MINI] = {0, STATES_OF_TORCH, false},
@@ -102,26 +110,60 @@ void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer opti
     }
 }
 
-/* OptimState4bit.zeros and OptimStateFp8.zeros; others are like their parameter. Its compiled step
- * is taken to make no tensors. */
+static bool is_torchao(const struct rule *rule)
+{
+    return rule->kind >= STATES_4BIT;
+}
+
+/* Elements of a block of a parameter's states; 0: they are not narrow. */
+static uint64_t torchao_block(const struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
+{
+    const uint64_t elements = tdm_value_elements(t->parameters[i]);
+    const uint64_t block = rule->kind == STATES_4BIT ? BLOCK_4BIT : BLOCK_8BIT;
+    return elements >= FEWEST_NARROW && elements % block == 0 ? block : 0;
+}
+
+/* OptimState4bit.zeros, OptimState8bit.zeros and OptimStateFp8.zeros; others are like their
+ * parameter. */
 static void init_torchao(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
 {
     struct torch_state *state = &t->states[i];
-    const uint64_t elements = tdm_value_elements(t->parameters[i]);
+    const uint64_t elements = tdm_value_elements(t->parameters[i]),
+                   block = torchao_block(t, i, rule);
     const bool four = rule->kind == STATES_4BIT;
-    const uint64_t block = four ? BLOCK_4BIT : BLOCK_FP8;
-    const bool narrow = elements >= FEWEST_NARROW && elements % block == 0;
     for (uint32_t s = 0; s < rule->states; s++) {
         tdm_label(t->m, state_names[s]);
-        *state_of(state, s) = narrow ? tdm_value_new(t->m, four ? elements / 2 : elements, 1, INT8)
-                                     : tdm_value_like(t->m, t->parameters[i]);
-        if (!narrow)
+        *state_of(state, s) = block > 0
+                                  ? tdm_value_new(t->m, four ? elements / 2 : elements, 1, INT8)
+                                  : tdm_value_like(t->m, t->parameters[i]);
+        if (block == 0)
             continue;
         tdm_label(t->m, "scale");
         state->scales[s] = tdm_value_new(t->m, elements / block, 1, FP32);
-        if (four)
-            state->tables[s] = tdm_value_new(t->m, VALUES_4BIT, 1, FP32);
+        if (rule->kind != STATES_FP8)
+            state->tables[s] = tdm_value_new(t->m, four ? VALUES_4BIT : STATE_CODES, 1, FP32);
     }
+}
+
+/* The compiled step of a parameter: a block's largest value is looked for in the new states in
+ * fp32, which are read again to be quantized, and of 4 bits all codes, of 64 bits, are made before
+ * neighbours are joined (torchao/optim/adam.py single_param_adam, subclass_4bit.py; as measured).
+ * Of fp8 the new codes are made in one kernel (inductor's code for a CPU; not measured). */
+static void step_torchao(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
+{
+    const uint64_t elements = tdm_value_elements(t->parameters[i]),
+                   block = torchao_block(t, i, rule);
+    struct tdm_eager_value *made[6] = {NULL};
+    if (block == 0)
+        return;
+    tdm_label(t->m, "single_param_adam");
+    for (unsigned s = 0; s < 2; s++) {
+        made[s] = tdm_value_new(t->m, elements, 1, rule->kind == STATES_FP8 ? INT8 : FP32);
+        made[2 + s] = tdm_value_new(t->m, elements / block, 1, FP32);
+        made[4 + s] = rule->kind == STATES_4BIT ? tdm_value_new(t->m, elements, 1, INT64) : NULL;
+    }
+    for (unsigned s = 6; s-- > 0;)
+        tdm_drop(t->m, made[s]);
 }
 
 bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i)
@@ -220,7 +262,7 @@ static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule
     t->states[i].made = true;
     if (rule->kind == STATES_OF_TORCH)
         init_torch(t, i, rule);
-    else if (rule->kind == STATES_4BIT || rule->kind == STATES_FP8)
+    else if (is_torchao(rule))
         init_torchao(t, i, rule);
     else
         tdm_torch_init_bnb(t, t->settings.optimizer, tdm_value_elements(t->parameters[i]),
@@ -249,6 +291,8 @@ void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf)
         return;
     t->m->category = TDM_METHOD_OPTIMIZER;
     make_states(t, i, &rules[t->settings.optimizer]);
+    if (is_torchao(&rules[t->settings.optimizer]))
+        step_torchao(t, i, &rules[t->settings.optimizer]);
     if (t->settings.optimizer == TDM_TORCH_ADAMW_FOREACH) {
         tdm_label(t->m, "exp_avg_sq.sqrt()");
         tdm_drop(t->m, tdm_value_like(t->m, t->states[i].second));
@@ -315,8 +359,11 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
         t->m->category = TDM_METHOD_WORKSPACE;
         return;
     }
-    for (uint32_t i = 0; i < t->parameter_count; i++)
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
         make_states(t, i, rule);
+        if (is_torchao(rule) && tdm_torch_steps(t, i))
+            step_torchao(t, i, rule);
+    }
     if (kind == TDM_TORCH_ADAMW_FOREACH && t->settings.release == TDM_RELEASE_2_0)
         foreach_denominators(t);
     else if (kind == TDM_TORCH_ADAMW_FOREACH || kind == TDM_TORCH_MUON)

@@ -288,6 +288,12 @@ struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t numb
                                         struct tdm_eager_value *x);
 /* x over the root of the mean of its squares, in one expression in fp32. */
 struct tdm_eager_value *tdm_torch_normed(struct tdm_eager *m, struct tdm_eager_value *x);
+/* A layer whose checkpoint was compiled with it (compiled.c): can it be computed so; the layer. */
+bool tdm_torch_compiles_checkpoint(const struct tdm_torch_model *t, uint32_t number);
+struct tdm_eager_value *tdm_torch_compiled_layer(struct tdm_torch_model *t,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *x);
+
 /* nn.Linear. */
 struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_eager_value *x, struct tdm_eager_value *weight,
