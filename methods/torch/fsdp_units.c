@@ -463,14 +463,54 @@ static enum tdm_status check_parts(const struct tdm_model *model,
                : tdm_fail(err, TDM_USAGE, "--set ep_size: with %s it is not modelled", what);
 }
 
+#define FLAT "it steps matrices, and parameters of fsdp_version=1 are flat"
+
+/* What optimizers do with shards was run on two CPUs (torch 2.11, bitsandbytes 0.50.2, transformers
+ * 5.17, adam-mini 1.1.1, galore-torch 1.0). */
+static enum tdm_status check_optimizer(const struct tdm_model *model,
+                                       const struct tdm_torch_settings *torch,
+                                       struct tdm_error *err)
+{
+    const enum tdm_torch_optimizer optimizer = torch->optimizer;
+    const bool flat = torch->fsdp.version_1;
+    const uint64_t ranks = tdm_fsdp_shards(torch);
+    const char *why = NULL, *instead = NULL;
+    if (optimizer >= TDM_TORCH_ADAMW_8BIT && torch->fsdp.offload) {
+        why = "of offloaded shards only those of torch.optim are modelled, but Muon";
+    } else if (optimizer >= TDM_TORCH_ADAMW_8BIT && optimizer <= TDM_TORCH_LION_32BIT && !flat) {
+        why = "fully_shard has DTensors, which bitsandbytes refuses";
+        instead = optimizer == TDM_TORCH_LION_8BIT || optimizer == TDM_TORCH_LION_32BIT
+                      ? "--set fsdp_version=1"
+                      : "--set optimizer=adamw-8bit-ao, which is torchao's, or fsdp_version=1";
+    } else if (optimizer == TDM_TORCH_ADAFACTOR && !flat) {
+        why = "fully_shard has DTensors, at which Adafactor of transformers fails";
+        instead = "--set fsdp_version=1";
+    } else if (optimizer == TDM_TORCH_MUON || optimizer == TDM_TORCH_ADAM_MINI) {
+        const bool cuts = optimizer == TDM_TORCH_ADAM_MINI &&
+                          (model->query_heads % ranks != 0 || model->kv_heads % ranks != 0);
+        why = flat   ? FLAT
+              : cuts ? "adam-mini views q and k by heads, which the GPUs do not divide"
+              : optimizer == TDM_TORCH_MUON && tdm_fsdp_replicas(&torch->fsdp) > 1
+                  ? "Muon with dp_replicate_size is not modelled"
+                  : NULL;
+    } else if (optimizer == TDM_TORCH_GALORE || optimizer == TDM_TORCH_GALORE_8BIT) {
+        why = flat                                 ? FLAT
+              : optimizer == TDM_TORCH_GALORE_8BIT ? "fully_shard has DTensors, which bitsandbytes "
+                                                     "refuses"
+                                                   : "projections of shards are not modelled";
+    }
+    if (why == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--set optimizer: %s", why);
+    return instead == NULL ? TDM_USAGE : tdm_hint(err, "%s", instead);
+}
+
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     if (model->experts.count == 0)
         settings->torch.fsdp.expert_ranks = settings->torch.fsdp.expert_parts = 0;
-    const bool of_torchao =
-        torch->optimizer == TDM_TORCH_ADAMW_4BIT || torch->optimizer == TDM_TORCH_ADAMW_FP8;
     const struct {
         const char *key, *what;
         bool is_set;
@@ -480,9 +520,6 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         {"quantization", "nf4 among fp32 weights",
          torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
-        {"optimizer", "an optimizer of bitsandbytes or transformers",
-         torch->optimizer >= TDM_TORCH_ADAMW_8BIT && !of_torchao},
-        {"optimizer", "torchao's optimizer of offloaded shards", of_torchao && torch->fsdp.offload},
     };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
     if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))
@@ -512,7 +549,9 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
                             unknown[i].key, unknown[i].what);
-    enum tdm_status status = check_experts(model, torch, err);
+    enum tdm_status status = check_optimizer(model, torch, err);
+    if (status == TDM_OK)
+        status = check_experts(model, torch, err);
     if (status == TDM_OK)
         status = check_parts(model, torch, err);
     if (model->experts.count > 0) /* meshes of experts have process groups of their own */

@@ -501,13 +501,13 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
-     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|adafactor|muon|adam-mini|galore|galore-8bit",
+     "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|adamw-8bit-ao|adafactor|muon|adam-mini|galore|galore-8bit",
      "adamw-foreach",
      "torch.optim, states in the dtype of the weights; bitsandbytes' of 8 and 32 bits, paged ones in "
-     "managed memory; torchao's of 4 bits and fp8 (that of 8 bits is adamw-8bit); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
+     "managed memory; torchao's of 4 bits, fp8 and 8 bits (adamw-8bit-ao); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused",
-     .unmeasured = "adamw-fp8|muon|adam-mini|galore"},
+     .unmeasured = "adamw-fp8|adamw-8bit-ao|muon|adam-mini|galore"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -971,12 +971,6 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                  "--set quantization: quantized weights are frozen, so nothing would "
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
-    }
-    bool whole = torch->wrapper != &tdm_fsdp_wrapper && torch->context.divider == NULL;
-    if (torch->optimizer >= TDM_TORCH_MUON && !whole) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set optimizer: Muon, Adam-mini and GaLore of parts are not modelled");
-        return tdm_hint(err, "method parallel, ddp and zero1 take them");
     }
     return tdm_second_check(model, settings, err);
 }

@@ -20,14 +20,27 @@
 #define FEWEST_PAGED 100000u
 #define STATE_CODES 256u
 
-/* Of torchao's: elements from which on, if blocks divide them, states are narrow; of a block of 4
- * bits and of fp8; values of 4 bits. */
+/* Of torchao's: elements from which on, if blocks divide them, states are narrow. */
 #define FEWEST_NARROW 4096u
-#define BLOCK_4BIT 128u
-#define BLOCK_FP8 256u
-#define VALUES_4BIT 16u
 
-enum state_kind { STATES_OF_TORCH, STATES_FP32, STATES_8BIT, STATES_4BIT, STATES_FP8 };
+/* Those from the fourth on are torchao's. */
+enum state_kind {
+    STATES_OF_TORCH,
+    STATES_FP32,
+    STATES_8BIT,
+    STATES_4BIT_AO,
+    STATES_8BIT_AO,
+    STATES_FP8_AO,
+};
+
+/* Elements of a block, which share a scale; in a byte; values in a table of each state. */
+static const struct narrow {
+    uint32_t block, in_byte, values;
+} narrow_kinds[] = {
+    [STATES_4BIT_AO] = {128, 2, 16},
+    [STATES_8BIT_AO] = {256, 1, STATE_CODES},
+    [STATES_FP8_AO] = {256, 1, 0},
+};
 
 static const struct rule {
     uint32_t states;
@@ -44,8 +57,9 @@ static const struct rule {
     [TDM_TORCH_PAGED_ADAMW_32BIT] = {2, STATES_FP32, true},
     [TDM_TORCH_LION_8BIT] = {1, STATES_8BIT, false},
     [TDM_TORCH_LION_32BIT] = {1, STATES_FP32, false},
-    [TDM_TORCH_ADAMW_4BIT] = {2, STATES_4BIT, false},
-    [TDM_TORCH_ADAMW_FP8] = {2, STATES_FP8, false},
+    [TDM_TORCH_ADAMW_4BIT] = {2, STATES_4BIT_AO, false},
+    [TDM_TORCH_ADAMW_FP8] = {2, STATES_FP8_AO, false},
+    [TDM_TORCH_ADAMW_8BIT_AO] = {2, STATES_8BIT_AO, false},
     [TDM_TORCH_ADAFACTOR] = {0, STATES_OF_TORCH, false},
     [TDM_TORCH_MUON] = {2, STATES_OF_TORCH, false}, /* of what Muon does not step */
     [TDM_TORCH_ADAM_MINI] = {0, STATES_OF_TORCH, false},
@@ -102,25 +116,24 @@ void tdm_torch_init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer opti
     }
 }
 
-/* OptimState4bit.zeros and OptimStateFp8.zeros; others are like their parameter. Its compiled step
- * is taken to make no tensors. */
+/* OptimState4bit.zeros, OptimState8bit.zeros and OptimStateFp8.zeros; others are like their
+ * parameter. Its compiled step is taken to make no tensors. */
 static void init_torchao(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
 {
     struct torch_state *state = &t->states[i];
     const uint64_t elements = tdm_value_elements(t->parameters[i]);
-    const bool four = rule->kind == STATES_4BIT;
-    const uint64_t block = four ? BLOCK_4BIT : BLOCK_FP8;
-    const bool narrow = elements >= FEWEST_NARROW && elements % block == 0;
+    const struct narrow *kind = &narrow_kinds[rule->kind];
+    const bool narrow = elements >= FEWEST_NARROW && elements % kind->block == 0;
     for (uint32_t s = 0; s < rule->states; s++) {
         tdm_label(t->m, state_names[s]);
-        *state_of(state, s) = narrow ? tdm_value_new(t->m, four ? elements / 2 : elements, 1, INT8)
+        *state_of(state, s) = narrow ? tdm_value_new(t->m, elements / kind->in_byte, 1, INT8)
                                      : tdm_value_like(t->m, t->parameters[i]);
         if (!narrow)
             continue;
         tdm_label(t->m, "scale");
-        state->scales[s] = tdm_value_new(t->m, elements / block, 1, FP32);
-        if (four)
-            state->tables[s] = tdm_value_new(t->m, VALUES_4BIT, 1, FP32);
+        state->scales[s] = tdm_value_new(t->m, elements / kind->block, 1, FP32);
+        if (kind->values > 0)
+            state->tables[s] = tdm_value_new(t->m, kind->values, 1, FP32);
     }
 }
 
@@ -220,7 +233,7 @@ static void make_states(struct tdm_torch_model *t, uint32_t i, const struct rule
     t->states[i].made = true;
     if (rule->kind == STATES_OF_TORCH)
         init_torch(t, i, rule);
-    else if (rule->kind == STATES_4BIT || rule->kind == STATES_FP8)
+    else if (rule->kind >= STATES_4BIT_AO)
         init_torchao(t, i, rule);
     else
         tdm_torch_init_bnb(t, t->settings.optimizer, tdm_value_elements(t->parameters[i]),

@@ -376,7 +376,7 @@ static void words_are_read(void **state)
         {"torch", "gradient_checkpointing=1", "checkpointing", "on"},
         {"transformers", "optim: adamw_torch_fused", "optimizer", "adamw-fused"},
         {"HF", "optimizer=AdamW8bit", "optimizer", "adamw-8bit"},
-        {"HF", "optimizer=torchao.optim.AdamW8bit", "optimizer", "adamw-8bit"},
+        {"HF", "optimizer=torchao.optim.AdamW8bit", "optimizer", "adamw-8bit-ao"},
         {"parallel", "PYTORCH_ALLOC_CONF=expandable_segments:True", "allocator_conf",
          "expandable_segments:True"},
         {"parallel", "attn_implementation=eager", "attention", "eager"},
