@@ -41,6 +41,15 @@ static enum tdm_status read_second_copy(const struct tdm_from_reading *r, const 
     return tdm_from_pair(r, "zero_hpz_partition_size", text);
 }
 
+/* -1, the default, is off. */
+static enum tdm_status read_mics(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) <= 0
+               ? tdm_from_note(r, path, "MiCS is off")
+               : tdm_from_bad(r, path, value, "MiCS is not known; -1 is off");
+}
+
 /* Sizes of fp16 are those of bf16, and both are looked through for infinite gradients. */
 static enum tdm_status read_half(const struct tdm_from_reading *r, const char *path,
                                  const json_t *value)
@@ -104,6 +113,8 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"zero_optimization.zero_quantized_gradients", SET "zero_quantized_gradients"},
     {"zero_optimization.zero_quantized_nontrainable_weights",
      REFUSE "of ZeRO++ zero_quantized_weights and zero_quantized_gradients are known"},
+    {"zero_optimization.mics_shard_size", READ(read_mics)},
+    {"zero_optimization.mics_hierarchical_params_gather", IGNORE "MiCS is off"},
     {"zero_optimization.zeropp_loco_param.*", REFUSE "of ZeRO++ LoCo is not known"},
     {"communication_data_type", SET "communication_data_type"},
     {"data_types.grad_accum_dtype", SET "grad_accum_dtype"},
@@ -241,6 +252,10 @@ static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
     if (tdm_from_is_off(json_object_get(r->root, "distributed_type")) &&
         json_object_get(r->root, "distributed_type") != NULL)
         r->from->gpus = 1; /* whatever num_processes says */
+    if (sharded && r->from->whole) {
+        r->from->method = "ddp";
+        r->from->fsdp_1 = false;
+    }
     r->from->widens_by = sharded && r->from->bf16 ? r->file : r->from->widens_by;
     return TDM_OK;
 }

@@ -3,12 +3,35 @@
  * of peft's adapter_config.json. */
 #include "commands/from_rules.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 
 /* ---- sharding ---- */
+
+/* Shards within a node, of which other nodes have copies (torch/distributed/fsdp/_init_utils.py
+ * _init_process_group_state_for_hybrid_shard). */
+static enum tdm_status read_hybrid(const struct tdm_from_reading *r, const char *path,
+                                   bool reshards)
+{
+    uint64_t nodes = 1;
+    char digits[32];
+    const json_t *machines = json_object_get(r->root, "num_machines");
+    enum tdm_status status =
+        machines == NULL
+            ? tdm_fail(r->err, TDM_INPUT,
+                       "%s: \"%s\": without num_machines say --set dp_replicate_size=NODES in its "
+                       "place",
+                       r->file, path)
+            : tdm_from_count(r, "num_machines", machines, &nodes);
+    snprintf(digits, sizeof(digits), "%" PRIu64, nodes);
+    if (status == TDM_OK && nodes > 1)
+        status = tdm_from_pair(r, "dp_replicate_size", digits);
+    return status == TDM_OK ? tdm_from_pair(r, "reshard_after_forward", reshards ? "yes" : "no")
+                            : status;
+}
 
 /* FULL_SHARD (1) and SHARD_GRAD_OP (2) of FSDP 1, or true and false. */
 static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char *path,
@@ -19,9 +42,17 @@ static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char
     if (full || tdm_from_is(value, "SHARD_GRAD_OP") || json_is_false(value) ||
         json_integer_value(value) == 2)
         return tdm_from_pair(r, "reshard_after_forward", full ? "yes" : "no");
-    return tdm_from_bad(r, path, value,
-                        "FULL_SHARD and SHARD_GRAD_OP are known (HYBRID_SHARD is --set "
-                        "dp_replicate_size=NODES)");
+    const bool hybrid = tdm_from_is(value, "HYBRID_SHARD") || json_integer_value(value) == 4;
+    if (hybrid || tdm_from_is(value, "HYBRID_SHARD_ZERO2") || json_integer_value(value) == 5)
+        return read_hybrid(r, path, hybrid);
+    if (tdm_from_is(value, "NO_SHARD") || json_integer_value(value) == 3) {
+        r->from->whole = true;
+        return tdm_from_lack(r, path, "predicted as DDP, whose gradients are in buckets");
+    }
+    return tdm_from_bad(
+        r, path, value,
+        "FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, HYBRID_SHARD_ZERO2 and NO_SHARD are "
+        "known");
 }
 
 static enum tdm_status read_version(const struct tdm_from_reading *r, const char *path,

@@ -244,7 +244,11 @@ enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char
     const char *text = json_is_string(value) ? json_string_value(value) : "";
     json_int_t stage = strlen(text) == 1 ? text[0] - '0' : json_integer_value(value);
     if (stage < 1 || stage > 3)
-        return tdm_from_bad(r, path, value, "stages 1 to 3 of DeepSpeed are known");
+        return tdm_from_bad(r, path, value,
+                            stage == 0
+                                ? "at stage 0 every GPU has all masters and states, which is not "
+                                  "modelled; stages 1 to 3 are known"
+                                : "stages 1 to 3 of DeepSpeed are known");
     r->from->method = methods[stage];
     return TDM_OK;
 }

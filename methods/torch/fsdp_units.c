@@ -528,12 +528,11 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         " GPUs into two or more each",
                         replicas, torch->ranks);
     const struct tdm_fsdp_settings *fsdp = &torch->fsdp;
-    if (fsdp->version_1 && (replicas > 1 || fsdp->units_of_ends || fsdp->shards_on_gpu ||
-                            fsdp->gathers_float8 || tdm_tensor_ranks(torch) > 1))
-        return tdm_fail(
-            err, TDM_USAGE,
-            "--set fsdp_version=1: it goes with units=layers, init_device=meta, "
-            "dp_replicate_size=1, and without tensor parallelism and gathers in 8 bits");
+    if (fsdp->version_1 && (fsdp->units_of_ends || fsdp->shards_on_gpu || fsdp->gathers_float8 ||
+                            tdm_tensor_ranks(torch) > 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fsdp_version=1: it goes with units=layers, init_device=meta, "
+                        "and without tensor parallelism and gathers in 8 bits");
     if (torch->fsdp.offload && torch->fsdp.shards_on_gpu)
         return tdm_fail(err, TDM_USAGE, "--set offload_policy=cpu: it goes with init_device=meta");
     if (tdm_fsdp_checkpoints_units(torch) && torch->checkpoint_every > 1)
