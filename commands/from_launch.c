@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 #define NO_GPU "GPUs are known"
@@ -16,16 +17,30 @@ static enum tdm_status settle_deepspeed(const struct tdm_from_reading *r)
     return TDM_OK;
 }
 
-/* "auto": as Adam by its name has it. */
+/* Optimizers that the engine makes (DeepSpeed 0.19, engine.py _configure_basic_optimizer()): its
+ * own by their names in any case, others of torch.optim. "auto": as Adam by its name has it. */
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    bool adam = tdm_from_is(value, "Adam") || tdm_from_is(value, "AdamW");
-    const json_t *of_torch = json_object_get(tdm_from_in(r, "optimizer", "params"), "torch_adam");
+    const char *name = json_is_string(value) ? json_string_value(value) : "";
+    const json_t *params = tdm_from_in(r, "optimizer", "params");
+    const json_t *of_torch = json_object_get(params, "torch_adam"),
+                 *momentum = json_object_get(params, "momentum");
     if (of_torch != NULL && !json_is_boolean(of_torch))
         return tdm_from_bad(r, "optimizer.params.torch_adam", of_torch, "expected true or false");
-    return adam ? tdm_from_pair(r, "optimizer", json_is_true(of_torch) ? "torch_adam" : "AdamW")
-                : tdm_from_bad(r, path, value, "Adam and AdamW are known");
+    if (strcasecmp(name, "Adam") == 0 || strcasecmp(name, "AdamW") == 0)
+        return tdm_from_pair(r, "optimizer", json_is_true(of_torch) ? "torch_adam" : "AdamW");
+    if (strcasecmp(name, "Lion") == 0)
+        return tdm_from_pair(r, "optimizer", "Lion");
+    if (strcmp(name, "SGD") == 0)
+        return tdm_from_pair(r, "optimizer",
+                             json_number_value(momentum) > 0 ? "sgd-momentum" : "sgd");
+    return tdm_from_bad(
+        r, path, value,
+        strcasecmp(name, "Muon") == 0
+            ? "DeepSpeed's Muon, which has matrices before they are divided, is not "
+              "modelled; Adam, AdamW, Lion and SGD are known"
+            : "Adam, AdamW, Lion and SGD are known");
 }
 
 /* 1, the default, is off, and may be in the config of any stage. */
