@@ -548,15 +548,15 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
                             unknown[i].key, unknown[i].what);
-    enum tdm_status status = check_optimizer(model, torch, err);
-    if (status == TDM_OK)
-        status = check_experts(model, torch, err);
+    enum tdm_status status = check_experts(model, torch, err);
     if (status == TDM_OK)
         status = check_parts(model, torch, err);
     if (model->experts.count > 0) /* meshes of experts have process groups of their own */
         settings->communicators +=
             (torch->fsdp.expert_ranks > 1 ? 2 : 0) + (tdm_expert_parts(torch) > 1 ? 1 : 0);
-    return status == TDM_OK ? tdm_tensor_check(model, settings, err) : status;
+    if (status == TDM_OK)
+        status = tdm_tensor_check(model, settings, err);
+    return status == TDM_OK ? check_optimizer(model, torch, err) : status;
 }
 
 /* Number of parameters that are gathered again for the backward. */
