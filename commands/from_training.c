@@ -312,11 +312,14 @@ static enum tdm_status settle_trl(const struct tdm_from_reading *r)
     static const char *const dtypes[] = {"dtype", "model_init_kwargs", NULL};
     static const char *const mixed[] = {"bf16", "fp16", NULL};
     static const char *const quantized[] = {"load_in_4bit", "load_in_8bit", NULL};
+    const json_t *storage = json_object_get(r->root, "bnb_4bit_quant_storage");
     if (json_object_get(r->root, "gradient_checkpointing") == NULL)
         r->from->checkpoints = r->from->model_checkpoints = true;
     if (!has_any(r, mixed))
         r->from->bf16 = true;
     r->from->narrow_adapters = has_any(r, quantized);
+    r->from->bytes_of_4_bits = json_is_true(json_object_get(r->root, "load_in_4bit")) &&
+                               (storage == NULL || tdm_from_is(storage, "uint8"));
     /* A file that names no model does not say how it is loaded. */
     return has_any(r, dtypes) || json_object_get(r->root, "model_name_or_path") == NULL
                ? TDM_OK
@@ -398,7 +401,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"load_in_4bit", ON "load_in_4bit=true"},
     {"load_in_8bit", ON "load_in_8bit=true"},
     {"bnb_4bit_quant_type", IGNORE "nf4 and fp4 take the same"},
-    {"bnb_4bit_quant_storage", IGNORE NO_MEMORY},
+    {"bnb_4bit_quant_storage", IGNORE "read with load_in_4bit"},
     {"use_bnb_nested_quant", ON "double_quantization=yes"},
     /* what is not modelled */
     {"activation_offloading", READ(tdm_from_read_offloading)},

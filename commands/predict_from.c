@@ -711,9 +711,11 @@ static enum tdm_status settle_shards(const struct tdm_from_reading *r)
     enum tdm_status status = TDM_OK;
     if (from->widens_by != NULL && !from->adapters)
         status = tdm_from_pair(&naming, "weights_dtype", "fp32");
-    else if (from->widens_by != NULL && !from->fsdp_1)
+    else if (from->widens_by != NULL && !from->fsdp_1 && !from->narrow_adapters)
         status = tdm_from_lack(&naming, "mixed_precision",
                                "adapters beside sharded weights are predicted in bf16");
+    if (status == TDM_OK && from->bytes_of_4_bits && !from->fsdp_1 && sharded)
+        status = tdm_from_quiet_pair(r, "bnb_4bit_quant_storage", "uint8");
     if (status == TDM_OK && from->fsdp_1 && sharded)
         status = tdm_from_quiet_pair(r, "fsdp_version", "1");
     return status;

@@ -347,6 +347,12 @@ static bool is_version_1(const struct tdm_key_case *c)
     return is_sharded(c) && c->settings->torch.fsdp.version_1;
 }
 
+static bool has_nf4(const struct tdm_key_case *c)
+{
+    return c->settings->torch.quantization == TDM_QUANTIZATION_NF4;
+}
+
+static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
 static const struct tdm_key_need needs_version_1 = {"without fsdp_version=1", is_version_1};
 static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
 
@@ -386,6 +392,9 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
      "HSDP: groups of GPUs that have all shards each; between them gradients are all-reduced",
      read_replicas, FIELD(torch.fsdp.replicas), .least = 1, .most = MOST_RANKS,
      .needs = {&needs_shards}},
+    {"bnb_4bit_quant_storage", "bf16|uint8", "bf16",
+     "of weights of 4 bits; uint8: bytes, which accelerate leaves whole on every GPU",
+     tdm_key_read_switch, FIELD(torch.fsdp.leaves_nf4), .needs = {&needs_shards, &needs_nf4}},
     {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
      tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
     {.name = NULL},
@@ -517,8 +526,6 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     } unknown[] = {
         {"quantization", "a weight of 8 bits or of GPTQ",
          torch->quantization > TDM_QUANTIZATION_NF4},
-        {"quantization", "nf4 among fp32 weights",
-         torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
     };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
@@ -533,6 +540,10 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
         return tdm_fail(err, TDM_USAGE,
                         "--set fsdp_version=1: it goes with units=layers, init_device=meta, "
                         "and without tensor parallelism and gathers in 8 bits");
+    if (fsdp->leaves_nf4 && fsdp->version_1 && torch->quantization == TDM_QUANTIZATION_NF4)
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set bnb_4bit_quant_storage: a flat parameter of fsdp_version=1 needs bf16");
     if (torch->fsdp.offload && torch->fsdp.shards_on_gpu)
         return tdm_fail(err, TDM_USAGE, "--set offload_policy=cpu: it goes with init_device=meta");
     if (tdm_fsdp_checkpoints_units(torch) && torch->checkpoint_every > 1)
@@ -544,6 +555,12 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         "--set lora: fp32 adapters among bf16 weights are not known of method %s, "
                         "but of LoRA with fsdp_version=1",
                         settings->method->name);
+    if (torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights) {
+        tdm_fail(
+            err, TDM_USAGE,
+            "--set quantization: nf4 among shards of fp32, with adapters of bf16, is not modelled");
+        return tdm_hint(err, "load what is not quantized as bf16: --set weights_dtype=bf16");
+    }
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",

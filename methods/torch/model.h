@@ -57,8 +57,8 @@ enum tdm_torch_optimizer {
     TDM_TORCH_PAGED_ADAMW_32BIT,
     TDM_TORCH_LION_8BIT,
     TDM_TORCH_LION_32BIT,
-    TDM_TORCH_ADAMW_4BIT,  /* of torchao */
-    TDM_TORCH_ADAMW_FP8,   /* the same */
+    TDM_TORCH_ADAMW_4BIT, /* of torchao */
+    TDM_TORCH_ADAMW_FP8,  /* the same */
     TDM_TORCH_ADAMW_8BIT_AO,
     TDM_TORCH_ADAFACTOR,   /* of transformers */
     TDM_TORCH_MUON,        /* of torch; what is no matrix of a layer has AdamW (foreach) */

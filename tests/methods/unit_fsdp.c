@@ -490,6 +490,19 @@ static void states_are_those_of_shards(void **state)
     }
 }
 
+/* Weights of 4 bits in bytes are left whole: half of their bytes more on each of two ranks. */
+static void bytes_of_4_bits_are_whole(void **state)
+{
+    const char *pairs[] = {YES, "checkpointing=on", "lora_rank=8", "quantization=nf4",
+                           "bnb_4bit_quant_storage=uint8"};
+    const uint64_t matrices = UINT64_C(32) * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096),
+                   slack = UINT64_C(64) << 20;
+    (void)state;
+    const struct tdm_method_prediction sharded = predict(pairs, 4, 2), whole = predict(pairs, 5, 2);
+    assert_in_range(whole.steps[2].torch.before_bytes - sharded.steps[2].torch.before_bytes,
+                    matrices / 2 / 2, matrices / 2 / 2 + slack);
+}
+
 /* The most that the optimizer has of the last step, and what it has at the end. */
 struct optimizer_bytes {
     uint64_t most, last;
@@ -699,6 +712,7 @@ int main(void)
         cmocka_unit_test(last_reduction_is_the_peak),
         cmocka_unit_test(states_are_those_of_shards),
         cmocka_unit_test(muon_gathers_wide_matrices),
+        cmocka_unit_test(bytes_of_4_bits_are_whole),
         cmocka_unit_test(replicas_share_nothing),
         cmocka_unit_test(flat_replicas_need_nothing_more),
         cmocka_unit_test(one_gpu_has_all_shards),
