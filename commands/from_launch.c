@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 #define NO_GPU "GPUs are known"
@@ -16,16 +17,30 @@ static enum tdm_status settle_deepspeed(const struct tdm_from_reading *r)
     return TDM_OK;
 }
 
-/* "auto": as Adam by its name has it. */
+/* Optimizers that the engine makes (DeepSpeed 0.19, engine.py _configure_basic_optimizer()): its
+ * own by their names in any case, others of torch.optim. "auto": as Adam by its name has it. */
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    bool adam = tdm_from_is(value, "Adam") || tdm_from_is(value, "AdamW");
-    const json_t *of_torch = json_object_get(tdm_from_in(r, "optimizer", "params"), "torch_adam");
+    const char *name = json_is_string(value) ? json_string_value(value) : "";
+    const json_t *params = tdm_from_in(r, "optimizer", "params");
+    const json_t *of_torch = json_object_get(params, "torch_adam"),
+                 *momentum = json_object_get(params, "momentum");
     if (of_torch != NULL && !json_is_boolean(of_torch))
         return tdm_from_bad(r, "optimizer.params.torch_adam", of_torch, "expected true or false");
-    return adam ? tdm_from_pair(r, "optimizer", json_is_true(of_torch) ? "torch_adam" : "AdamW")
-                : tdm_from_bad(r, path, value, "Adam and AdamW are known");
+    if (strcasecmp(name, "Adam") == 0 || strcasecmp(name, "AdamW") == 0)
+        return tdm_from_pair(r, "optimizer", json_is_true(of_torch) ? "torch_adam" : "AdamW");
+    if (strcasecmp(name, "Lion") == 0)
+        return tdm_from_pair(r, "optimizer", "Lion");
+    if (strcmp(name, "SGD") == 0)
+        return tdm_from_pair(r, "optimizer",
+                             json_number_value(momentum) > 0 ? "sgd-momentum" : "sgd");
+    return tdm_from_bad(
+        r, path, value,
+        strcasecmp(name, "Muon") == 0
+            ? "DeepSpeed's Muon, which has matrices before they are divided, is not "
+              "modelled; Adam, AdamW, Lion and SGD are known"
+            : "Adam, AdamW, Lion and SGD are known");
 }
 
 /* 1, the default, is off, and may be in the config of any stage. */
@@ -39,6 +54,15 @@ static enum tdm_status read_second_copy(const struct tdm_from_reading *r, const 
         return tdm_from_note(r, path, "there is no second copy of parameters");
     snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     return tdm_from_pair(r, "zero_hpz_partition_size", text);
+}
+
+/* -1, the default, is off. */
+static enum tdm_status read_mics(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) <= 0
+               ? tdm_from_note(r, path, "MiCS is off")
+               : tdm_from_bad(r, path, value, "MiCS is not known; -1 is off");
 }
 
 /* Sizes of fp16 are those of bf16, and both are looked through for infinite gradients. */
@@ -104,6 +128,8 @@ static const struct tdm_from_rule deepspeed_rules[] = {
     {"zero_optimization.zero_quantized_gradients", SET "zero_quantized_gradients"},
     {"zero_optimization.zero_quantized_nontrainable_weights",
      REFUSE "of ZeRO++ zero_quantized_weights and zero_quantized_gradients are known"},
+    {"zero_optimization.mics_shard_size", READ(read_mics)},
+    {"zero_optimization.mics_hierarchical_params_gather", IGNORE "MiCS is off"},
     {"zero_optimization.zeropp_loco_param.*", REFUSE "of ZeRO++ LoCo is not known"},
     {"communication_data_type", SET "communication_data_type"},
     {"data_types.grad_accum_dtype", SET "grad_accum_dtype"},
@@ -241,6 +267,10 @@ static enum tdm_status settle_accelerate(const struct tdm_from_reading *r)
     if (tdm_from_is_off(json_object_get(r->root, "distributed_type")) &&
         json_object_get(r->root, "distributed_type") != NULL)
         r->from->gpus = 1; /* whatever num_processes says */
+    if (sharded && r->from->whole) {
+        r->from->method = "ddp";
+        r->from->fsdp_1 = false;
+    }
     r->from->widens_by = sharded && r->from->bf16 ? r->file : r->from->widens_by;
     return TDM_OK;
 }

@@ -3,6 +3,7 @@
  * of peft's adapter_config.json. */
 #include "commands/from_rules.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -10,6 +11,28 @@
 #define NO_MEMORY TDM_FROM_NO_MEMORY
 
 /* ---- sharding ---- */
+
+/* Shards within a node, of which other nodes have copies (torch/distributed/fsdp/_init_utils.py
+ * _init_process_group_state_for_hybrid_shard). */
+static enum tdm_status read_hybrid(const struct tdm_from_reading *r, const char *path,
+                                   bool reshards)
+{
+    uint64_t nodes = 1;
+    char digits[32];
+    const json_t *machines = json_object_get(r->root, "num_machines");
+    enum tdm_status status =
+        machines == NULL
+            ? tdm_fail(r->err, TDM_INPUT,
+                       "%s: \"%s\": without num_machines say --set dp_replicate_size=NODES in its "
+                       "place",
+                       r->file, path)
+            : tdm_from_count(r, "num_machines", machines, &nodes);
+    snprintf(digits, sizeof(digits), "%" PRIu64, nodes);
+    if (status == TDM_OK && nodes > 1)
+        status = tdm_from_pair(r, "dp_replicate_size", digits);
+    return status == TDM_OK ? tdm_from_pair(r, "reshard_after_forward", reshards ? "yes" : "no")
+                            : status;
+}
 
 /* FULL_SHARD (1) and SHARD_GRAD_OP (2) of FSDP 1, or true and false. */
 static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char *path,
@@ -20,9 +43,17 @@ static enum tdm_status read_reshard(const struct tdm_from_reading *r, const char
     if (full || tdm_from_is(value, "SHARD_GRAD_OP") || json_is_false(value) ||
         json_integer_value(value) == 2)
         return tdm_from_pair(r, "reshard_after_forward", full ? "yes" : "no");
-    return tdm_from_bad(r, path, value,
-                        "FULL_SHARD and SHARD_GRAD_OP are known (HYBRID_SHARD is --set "
-                        "dp_replicate_size=NODES)");
+    const bool hybrid = tdm_from_is(value, "HYBRID_SHARD") || json_integer_value(value) == 4;
+    if (hybrid || tdm_from_is(value, "HYBRID_SHARD_ZERO2") || json_integer_value(value) == 5)
+        return read_hybrid(r, path, hybrid);
+    if (tdm_from_is(value, "NO_SHARD") || json_integer_value(value) == 3) {
+        r->from->whole = true;
+        return tdm_from_lack(r, path, "predicted as DDP, whose gradients are in buckets");
+    }
+    return tdm_from_bad(
+        r, path, value,
+        "FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, HYBRID_SHARD_ZERO2 and NO_SHARD are "
+        "known");
 }
 
 static enum tdm_status read_version(const struct tdm_from_reading *r, const char *path,
@@ -343,11 +374,14 @@ static enum tdm_status settle_trl(const struct tdm_from_reading *r)
     static const char *const dtypes[] = {"dtype", "model_init_kwargs", NULL};
     static const char *const mixed[] = {"bf16", "fp16", NULL};
     static const char *const quantized[] = {"load_in_4bit", "load_in_8bit", NULL};
+    const json_t *storage = json_object_get(r->root, "bnb_4bit_quant_storage");
     if (json_object_get(r->root, "gradient_checkpointing") == NULL)
         r->from->checkpoints = r->from->model_checkpoints = true;
     if (!has_any(r, mixed))
         r->from->bf16 = true;
     r->from->narrow_adapters = has_any(r, quantized);
+    r->from->bytes_of_4_bits = json_is_true(json_object_get(r->root, "load_in_4bit")) &&
+                               (storage == NULL || tdm_from_is(storage, "uint8"));
     /* A file that names no model does not say how it is loaded. */
     return has_any(r, dtypes) || json_object_get(r->root, "model_name_or_path") == NULL
                ? TDM_OK
@@ -441,7 +475,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"load_in_4bit", ON "load_in_4bit=true"},
     {"load_in_8bit", ON "load_in_8bit=true"},
     {"bnb_4bit_quant_type", IGNORE "nf4 and fp4 take the same"},
-    {"bnb_4bit_quant_storage", IGNORE NO_MEMORY},
+    {"bnb_4bit_quant_storage", IGNORE "read with load_in_4bit"},
     {"use_bnb_nested_quant", ON "double_quantization=yes"},
     /* what is not modelled */
     {"activation_offloading", READ(tdm_from_read_offloading)},

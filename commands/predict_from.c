@@ -244,7 +244,11 @@ enum tdm_status tdm_from_read_stage(const struct tdm_from_reading *r, const char
     const char *text = json_is_string(value) ? json_string_value(value) : "";
     json_int_t stage = strlen(text) == 1 ? text[0] - '0' : json_integer_value(value);
     if (stage < 1 || stage > 3)
-        return tdm_from_bad(r, path, value, "stages 1 to 3 of DeepSpeed are known");
+        return tdm_from_bad(r, path, value,
+                            stage == 0
+                                ? "at stage 0 every GPU has all masters and states, which is not "
+                                  "modelled; stages 1 to 3 are known"
+                                : "stages 1 to 3 of DeepSpeed are known");
     r->from->method = methods[stage];
     return TDM_OK;
 }
@@ -711,9 +715,11 @@ static enum tdm_status settle_shards(const struct tdm_from_reading *r)
     enum tdm_status status = TDM_OK;
     if (from->widens_by != NULL && !from->adapters)
         status = tdm_from_pair(&naming, "weights_dtype", "fp32");
-    else if (from->widens_by != NULL && !from->fsdp_1)
+    else if (from->widens_by != NULL && !from->fsdp_1 && !from->narrow_adapters)
         status = tdm_from_lack(&naming, "mixed_precision",
                                "adapters beside sharded weights are predicted in bf16");
+    if (status == TDM_OK && from->bytes_of_4_bits && !from->fsdp_1 && sharded)
+        status = tdm_from_quiet_pair(r, "bnb_4bit_quant_storage", "uint8");
     if (status == TDM_OK && from->fsdp_1 && sharded)
         status = tdm_from_quiet_pair(r, "fsdp_version", "1");
     return status;

@@ -51,7 +51,10 @@ struct tdm_from {
     const char *program; /* that a script launches, as "swift"; NULL: none that is known */
     bool wide;   /* a trainer's file says no bf16, so that fp32 weights are computed with in fp32 */
     bool fsdp_1; /* a file says FSDP 1, or FSDP of no version, which accelerate takes so */
-    const char *widens_by;  /* the file by which accelerate makes fp32 what is trained; or NULL */
+    bool whole;  /* a file says NO_SHARD of FSDP 1: every GPU has all of the model */
+    const char *widens_by; /* the file by which accelerate makes fp32 what is trained; or NULL */
+    bool
+        bytes_of_4_bits; /* TRL keeps weights of 4 bits in bytes, which accelerate does not shard */
     bool narrow_adapters;   /* TRL makes those of quantized weights bf16 */
     bool model_checkpoints; /* gradient_checkpointing: those that the model calls */
     bool scales;            /* gradients for fp16, under autocast */

@@ -28,8 +28,11 @@ static const struct alias {
      "adamw-foreach"}, /* torch.optim.AdamW chooses it on a GPU */
     {"optimizer", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
     {"optim", "adamw_bnb_8bit", "optimizer", "adamw-8bit"},
-    {"optim", "adamw_torch_8bit", "optimizer", "ao-adamw-8bit"}, /* torchao's */
+    /* torchao's, which the methods of DeepSpeed have as bitsandbytes' */
+    {"optim", "adamw_torch_8bit", "optimizer", "ao-adamw-8bit"},
     {"optimizer", "adamw_torch_8bit", "optimizer", "ao-adamw-8bit"},
+    {"optim", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
+    {"optimizer", "adamw_torch_8bit", "optimizer", "adamw-8bit"},
     {"optimizer", "torchao.optim.AdamW8bit", "optimizer", "ao-adamw-8bit"},
     {"optim", "adamw_torch_4bit", "optimizer", "adamw-4bit"},
     {"optimizer", "adamw_torch_4bit", "optimizer", "adamw-4bit"},
@@ -37,9 +40,11 @@ static const struct alias {
     {"optimizer", "AdamW4bit", "optimizer", "adamw-4bit"},
     {"optimizer", "ao_adamw_4bit", "optimizer", "adamw-4bit"}, /* Axolotl's names */
     {"optimizer", "ao_adamw_8bit", "optimizer", "ao-adamw-8bit"},
+    {"optimizer", "ao_adamw_8bit", "optimizer", "adamw-8bit"},
     {"optimizer", "ao_adamw_fp8", "optimizer", "adamw-fp8"},
     {"optim", "ao_adamw_4bit", "optimizer", "adamw-4bit"},
     {"optim", "ao_adamw_8bit", "optimizer", "ao-adamw-8bit"},
+    {"optim", "ao_adamw_8bit", "optimizer", "adamw-8bit"},
     {"optim", "ao_adamw_fp8", "optimizer", "adamw-fp8"},
     {"optimizer", "torchao.optim.AdamWFp8", "optimizer", "adamw-fp8"},
     {"optimizer", "AdamWFp8", "optimizer", "adamw-fp8"},

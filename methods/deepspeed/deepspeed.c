@@ -211,44 +211,75 @@ void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes)
         tdm_host_take(t->m, all);
 }
 
-/* States of bitsandbytes' AdamW for a flat fp32 partition. transformers gives ZeRO the optimizer of
- * its Trainer (integrations/deepspeed.py, deepspeed_optim_sched()), and ZeRO steps that on its
- * partitions (stage_1_and_2.py and stage3.py, _optimizer_step()). */
-static void init_8bit(struct tdm_torch_model *t, uint64_t elements)
+/* What an optimizer has for a flat fp32 partition: states in fp32, or those of bitsandbytes'
+ * `of_bnb`. transformers gives ZeRO the optimizer of its Trainer (integrations/deepspeed.py,
+ * deepspeed_optim_sched()), and ZeRO steps that on its partitions (stage_1_and_2.py and stage3.py,
+ * _optimizer_step()); others are of engine.py, _configure_basic_optimizer(). */
+static const struct rule {
+    uint32_t states;
+    enum tdm_torch_optimizer of_bnb;
+} rules[] = {
+    [TDM_DEEPSPEED_ADAM] = {2, TDM_TORCH_NO_OPTIMIZER},
+    [TDM_DEEPSPEED_TORCH_ADAMW] = {2, TDM_TORCH_NO_OPTIMIZER},
+    [TDM_DEEPSPEED_TORCH_ADAMW_FUSED] = {2, TDM_TORCH_NO_OPTIMIZER},
+    [TDM_DEEPSPEED_ADAMW_8BIT] = {0, TDM_TORCH_ADAMW_8BIT},
+    [TDM_DEEPSPEED_PAGED_ADAMW_8BIT] = {0, TDM_TORCH_PAGED_ADAMW_8BIT},
+    [TDM_DEEPSPEED_PAGED_ADAMW_32BIT] = {0, TDM_TORCH_PAGED_ADAMW_32BIT},
+    [TDM_DEEPSPEED_LION_8BIT] = {0, TDM_TORCH_LION_8BIT},
+    [TDM_DEEPSPEED_LION_32BIT] = {0, TDM_TORCH_LION_32BIT},
+    [TDM_DEEPSPEED_LION] = {1, TDM_TORCH_NO_OPTIMIZER},
+    [TDM_DEEPSPEED_SGD] = {0, TDM_TORCH_NO_OPTIMIZER},
+    [TDM_DEEPSPEED_SGD_MOMENTUM] = {1, TDM_TORCH_NO_OPTIMIZER},
+    [TDM_DEEPSPEED_ADAFACTOR] = {1, TDM_TORCH_NO_OPTIMIZER}, /* a vector's squares */
+};
+
+static void init_bnb(struct tdm_torch_model *t, enum tdm_torch_optimizer optimizer,
+                     uint64_t elements)
 {
     const enum tdm_method_category category = t->m->category;
     const struct tdm_label label = t->m->label;
     struct torch_state state = {0};
     t->m->category = TDM_METHOD_OPTIMIZER;
-    tdm_torch_init_bnb(t,
-                       tdm_zero_of(t)->s.optimizer == TDM_DEEPSPEED_ADAMW_8BIT
-                           ? TDM_TORCH_ADAMW_8BIT
-                           : TDM_TORCH_PAGED_ADAMW_8BIT,
-                       elements, &state);
+    tdm_torch_init_bnb(t, optimizer, elements, &state);
     t->m->category = category;
     t->m->label = label;
 }
 
-void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)
+static struct tdm_eager_value *state_new(struct tdm_torch_model *t, uint64_t elements)
+{
+    return tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
+}
+
+/* Adafactor's temporaries, as of a vector in fp32: squares, and them with eps; their roots; the
+ * update with a minus. */
+static void step_adafactor(struct tdm_torch_model *t, uint64_t elements)
+{
+    struct tdm_eager_value *squares = state_new(t, elements), *update = state_new(t, elements);
+    tdm_drop(t->m, squares);
+    update = tdm_replace(t->m, update, state_new(t, elements));
+    tdm_drop(t->m, state_new(t, elements));
+    tdm_drop(t->m, update);
+}
+
+void tdm_zero_update(struct tdm_torch_model *t, uint32_t group)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    const struct rule *rule = &rules[d->s.optimizer];
     uint64_t elements = d->group_elements[group];
     if (d->s.offload_optimizer) {
         if (d->states_made)
             return;
-        tdm_host_take(t->m, tdm_size_mul(elements, 2 * sizeof(float)));
+        tdm_host_take(t->m, tdm_size_mul(elements, rule->states * sizeof(float)));
         return;
     }
-    const bool is_8bit = d->s.optimizer == TDM_DEEPSPEED_ADAMW_8BIT ||
-                         d->s.optimizer == TDM_DEEPSPEED_PAGED_ADAMW_8BIT;
-    if (!d->has_states[group] && is_8bit) {
-        init_8bit(t, elements);
-    } else if (!d->has_states[group]) {
-        (void)tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
-        (void)tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
-    }
+    if (!d->has_states[group] && rule->of_bnb != TDM_TORCH_NO_OPTIMIZER)
+        init_bnb(t, rule->of_bnb, elements);
+    for (uint32_t s = 0; s < rule->states && !d->has_states[group]; s++)
+        (void)state_new(t, elements);
     d->has_states[group] = true;
     if (d->s.optimizer ==
         TDM_DEEPSPEED_TORCH_ADAMW) /* foreach: the square roots of the second moments */
-        tdm_drop(t->m, tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32));
+        tdm_drop(t->m, state_new(t, elements));
+    else if (d->s.optimizer == TDM_DEEPSPEED_ADAFACTOR)
+        step_adafactor(t, elements);
 }

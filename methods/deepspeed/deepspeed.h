@@ -21,6 +21,13 @@ enum tdm_deepspeed_optimizer {
     TDM_DEEPSPEED_TORCH_ADAMW_FUSED,
     TDM_DEEPSPEED_ADAMW_8BIT, /* of bitsandbytes, on the partitions */
     TDM_DEEPSPEED_PAGED_ADAMW_8BIT,
+    TDM_DEEPSPEED_PAGED_ADAMW_32BIT,
+    TDM_DEEPSPEED_LION_8BIT,
+    TDM_DEEPSPEED_LION_32BIT, /* the last of bitsandbytes */
+    TDM_DEEPSPEED_LION,       /* FusedLion; DeepSpeedCPULion if it is offloaded */
+    TDM_DEEPSPEED_SGD,        /* of torch */
+    TDM_DEEPSPEED_SGD_MOMENTUM,
+    TDM_DEEPSPEED_ADAFACTOR, /* of transformers */
 };
 
 /* Where optimizer states and partitions of parameters are. */

@@ -139,10 +139,15 @@ static const struct tdm_method_key common_keys[] = {
      FIELD(gradient_accumulation_steps), .least = 1, .most = MOST_ACCUMULATION},
     {"max_grad_norm", "0|1", "0", "gradient_clipping: any norm; 0: none",
      .read = tdm_key_read_clipping, .needs = {&tdm_need_own_clipping}},
-    {"optimizer", "AdamW|torch_adam|torch_adam_fused|adamw-8bit|paged-adamw-8bit", "AdamW",
-     "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused; "
-     "adamw-8bit, paged-adamw-8bit: those of bitsandbytes",
-     tdm_key_read_choice, FIELD(optimizer)},
+    {"optimizer",
+     "AdamW|torch_adam|torch_adam_fused|adamw-8bit|paged-adamw-8bit|paged-adamw-32bit|lion-8bit|"
+     "lion-32bit|Lion|sgd|sgd-momentum|adafactor",
+     "AdamW",
+     "AdamW, Lion: FusedAdam and FusedLion, or DeepSpeedCPUAdam and -Lion with offload; "
+     "torch.optim.AdamW, foreach or fused, and SGD; those with bits: of bitsandbytes; Adafactor of "
+     "transformers",
+     tdm_key_read_choice, FIELD(optimizer),
+     .unmeasured = "paged-adamw-32bit|lion-8bit|lion-32bit|Lion|sgd|sgd-momentum|adafactor"},
     {.name = NULL},
 };
 
@@ -473,9 +478,13 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         "--set tiled_mlp_compute: of a mixture of experts it is not known");
     if (settings->torch.logits_tiles > 0 && settings->torch.logits != TDM_LOGITS_HF)
         return tdm_fail(err, TDM_USAGE, "--set tiled_logits: it goes with logits=hf alone");
-    if (s->offload_optimizer && s->optimizer != TDM_DEEPSPEED_ADAM)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set optimizer: with offload_optimizer only AdamW is known");
+    const bool is_lion =
+        s->optimizer == TDM_DEEPSPEED_LION && s->offload_optimizer == TDM_OFFLOAD_CPU;
+    if (s->offload_optimizer && s->optimizer != TDM_DEEPSPEED_ADAM && !is_lion)
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set optimizer: with offload_optimizer only AdamW is known, and Lion with "
+            "offload_optimizer=cpu");
     return TDM_OK;
 }
 

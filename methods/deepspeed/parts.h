@@ -173,7 +173,7 @@ void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elem
 /* Takes host memory for transfers, which is pinned unless pin_memory is off. */
 void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes);
 /* The optimizer's step on one sub-group whose gradient is ready. */
-void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group);
+void tdm_zero_update(struct tdm_torch_model *t, uint32_t group);
 
 /* ---- deepspeed.moe, of stages 1 and 2 (moe.c), where ep_size is more than 0 ---- */
 

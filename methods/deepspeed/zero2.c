@@ -358,7 +358,7 @@ static void step_group(struct tdm_torch_model *t, uint32_t group)
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (d->parameters[i].trained && d->parameters[i].group == group)
             drop_gradient(t, i);
-    tdm_zero_adam(t, group);
+    tdm_zero_update(t, group);
     tdm_drop(t->m, wide);
 }
 
@@ -367,7 +367,7 @@ void tdm_zero2_step(struct tdm_torch_model *t)
     struct tdm_deepspeed *d = t->wrapped;
     if (d->s.offload_optimizer) {
         for (uint32_t g = 0; g < d->group_count; g++)
-            tdm_zero_adam(t, g);
+            tdm_zero_update(t, g);
         d->states_made = true;
         return;
     }

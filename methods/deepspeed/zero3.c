@@ -295,7 +295,7 @@ void tdm_zero3_step(struct tdm_torch_model *t)
         if (tdm_nvme_swaps(d, elements))
             tdm_nvme_step(t, g);
         else
-            tdm_zero_adam(t, g);
+            tdm_zero_update(t, g);
         tdm_drop(t->m, grad);
     }
     d->states_made = true;

@@ -360,6 +360,12 @@ const struct tdm_method_key tdm_keys_serving[] = {
 
 /* ---- what cannot be served ---- */
 
+/* Heads that are cached: the latent keys and values of all heads are one. */
+static uint64_t cached_heads(const struct tdm_model *model)
+{
+    return model->latent.kv_rank > 0 ? 1 : model->kv_heads;
+}
+
 static enum tdm_status check_ranks(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -390,12 +396,12 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "--set %s=%" PRIu64 ": the model has %" PRIu32 " layers; expected no more",
                         pipeline, s->pipeline_ranks, model->layers);
-    const uint32_t heads = model->latent.kv_rank > 0 ? 1 : model->kv_heads; /* latents are one */
-    uint64_t copies = s->tensor_ranks > heads ? s->tensor_ranks / heads : 1;
+    const uint64_t heads = cached_heads(model);
+    const uint64_t copies = s->tensor_ranks > heads ? s->tensor_ranks / heads : 1;
     if (copies % s->decode_ranks != 0) {
         tdm_fail(err, TDM_USAGE,
                  "--set decode_context_parallel_size=%" PRIu64 ": it must divide the %" PRIu64
-                 " copies that tensor_parallel_size=%" PRIu64 " makes of %" PRIu32 " KV head%s",
+                 " copies that tensor_parallel_size=%" PRIu64 " makes of %" PRIu64 " KV head%s",
                  s->decode_ranks, copies, s->tensor_ranks, heads, heads == 1 ? "" : "s");
         return tdm_hint(err, "--set tensor_parallel_size=%" PRIu64, heads * s->decode_ranks);
     }

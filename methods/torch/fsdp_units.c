@@ -347,6 +347,12 @@ static bool is_version_1(const struct tdm_key_case *c)
     return is_sharded(c) && c->settings->torch.fsdp.version_1;
 }
 
+static bool has_nf4(const struct tdm_key_case *c)
+{
+    return c->settings->torch.quantization == TDM_QUANTIZATION_NF4;
+}
+
+static const struct tdm_key_need needs_nf4 = {"without quantization=nf4", has_nf4};
 static const struct tdm_key_need needs_version_1 = {"without fsdp_version=1", is_version_1};
 static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
 
@@ -386,6 +392,9 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
      "HSDP: groups of GPUs that have all shards each; between them gradients are all-reduced",
      read_replicas, FIELD(torch.fsdp.replicas), .least = 1, .most = MOST_RANKS,
      .needs = {&needs_shards}},
+    {"bnb_4bit_quant_storage", "bf16|uint8", "bf16",
+     "of weights of 4 bits; uint8: bytes, which accelerate leaves whole on every GPU",
+     tdm_key_read_switch, FIELD(torch.fsdp.leaves_nf4), .needs = {&needs_shards, &needs_nf4}},
     {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
      tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
     {.name = NULL},
@@ -463,26 +472,61 @@ static enum tdm_status check_parts(const struct tdm_model *model,
                : tdm_fail(err, TDM_USAGE, "--set ep_size: with %s it is not modelled", what);
 }
 
+#define FLAT "it steps matrices, and parameters of fsdp_version=1 are flat"
+
+/* What optimizers do with shards was run on two CPUs (torch 2.11, bitsandbytes 0.50.2, transformers
+ * 5.17, adam-mini 1.1.1, galore-torch 1.0). */
+static enum tdm_status check_optimizer(const struct tdm_model *model,
+                                       const struct tdm_torch_settings *torch,
+                                       struct tdm_error *err)
+{
+    const enum tdm_torch_optimizer optimizer = torch->optimizer;
+    const bool flat = torch->fsdp.version_1;
+    const uint64_t ranks = tdm_fsdp_shards(torch);
+    const char *why = NULL, *instead = NULL;
+    if (optimizer >= TDM_TORCH_ADAMW_8BIT && torch->fsdp.offload) {
+        why = "of offloaded shards only those of torch.optim are modelled, but Muon";
+    } else if (optimizer >= TDM_TORCH_ADAMW_8BIT && optimizer <= TDM_TORCH_LION_32BIT && !flat) {
+        why = "fully_shard has DTensors, which bitsandbytes refuses";
+        instead = optimizer == TDM_TORCH_LION_8BIT || optimizer == TDM_TORCH_LION_32BIT
+                      ? "--set fsdp_version=1"
+                      : "--set optimizer=ao-adamw-8bit, which is torchao's, or fsdp_version=1";
+    } else if (optimizer == TDM_TORCH_ADAFACTOR && !flat) {
+        why = "fully_shard has DTensors, at which Adafactor of transformers fails";
+        instead = "--set fsdp_version=1";
+    } else if (optimizer == TDM_TORCH_MUON || optimizer == TDM_TORCH_ADAM_MINI) {
+        const bool cuts = optimizer == TDM_TORCH_ADAM_MINI &&
+                          (model->query_heads % ranks != 0 || model->kv_heads % ranks != 0);
+        why = flat   ? FLAT
+              : cuts ? "adam-mini views q and k by heads, which the GPUs do not divide"
+              : optimizer == TDM_TORCH_MUON && tdm_fsdp_replicas(&torch->fsdp) > 1
+                  ? "Muon with dp_replicate_size is not modelled"
+                  : NULL;
+    } else if (optimizer == TDM_TORCH_GALORE || optimizer == TDM_TORCH_GALORE_8BIT) {
+        why = flat                                 ? FLAT
+              : optimizer == TDM_TORCH_GALORE_8BIT ? "fully_shard has DTensors, which bitsandbytes "
+                                                     "refuses"
+                                                   : "projections of shards are not modelled";
+    }
+    if (why == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--set optimizer: %s", why);
+    return instead == NULL ? TDM_USAGE : tdm_hint(err, "%s", instead);
+}
+
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     if (model->experts.count == 0)
         settings->torch.fsdp.expert_ranks = settings->torch.fsdp.expert_parts = 0;
-    const bool of_torchao =
-        torch->optimizer >= TDM_TORCH_ADAMW_4BIT && torch->optimizer <= TDM_TORCH_AO_ADAMW_8BIT;
     const struct {
         const char *key, *what;
         bool is_set;
     } unknown[] = {
         {"quantization", "a weight of 8 bits or of GPTQ",
          torch->quantization > TDM_QUANTIZATION_NF4},
-        {"quantization", "nf4 among fp32 weights",
-         torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
         {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
-        {"optimizer", "an optimizer of bitsandbytes or transformers",
-         torch->optimizer >= TDM_TORCH_ADAMW_8BIT && !of_torchao},
-        {"optimizer", "torchao's optimizer of offloaded shards", of_torchao && torch->fsdp.offload},
     };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
     if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))
@@ -491,12 +535,15 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         " GPUs into two or more each",
                         replicas, torch->ranks);
     const struct tdm_fsdp_settings *fsdp = &torch->fsdp;
-    if (fsdp->version_1 && (replicas > 1 || fsdp->units_of_ends || fsdp->shards_on_gpu ||
-                            fsdp->gathers_float8 || tdm_tensor_ranks(torch) > 1))
+    if (fsdp->version_1 && (fsdp->units_of_ends || fsdp->shards_on_gpu || fsdp->gathers_float8 ||
+                            tdm_tensor_ranks(torch) > 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fsdp_version=1: it goes with units=layers, init_device=meta, "
+                        "and without tensor parallelism and gathers in 8 bits");
+    if (fsdp->leaves_nf4 && fsdp->version_1 && torch->quantization == TDM_QUANTIZATION_NF4)
         return tdm_fail(
             err, TDM_USAGE,
-            "--set fsdp_version=1: it goes with units=layers, init_device=meta, "
-            "dp_replicate_size=1, and without tensor parallelism and gathers in 8 bits");
+            "--set bnb_4bit_quant_storage: a flat parameter of fsdp_version=1 needs bf16");
     if (torch->fsdp.offload && torch->fsdp.shards_on_gpu)
         return tdm_fail(err, TDM_USAGE, "--set offload_policy=cpu: it goes with init_device=meta");
     if (tdm_fsdp_checkpoints_units(torch) && torch->checkpoint_every > 1)
@@ -508,6 +555,12 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         "--set lora: fp32 adapters among bf16 weights are not known of method %s, "
                         "but of LoRA with fsdp_version=1",
                         settings->method->name);
+    if (torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights) {
+        tdm_fail(
+            err, TDM_USAGE,
+            "--set quantization: nf4 among shards of fp32, with adapters of bf16, is not modelled");
+        return tdm_hint(err, "load what is not quantized as bf16: --set weights_dtype=bf16");
+    }
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
@@ -518,7 +571,9 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     if (model->experts.count > 0) /* meshes of experts have process groups of their own */
         settings->communicators +=
             (torch->fsdp.expert_ranks > 1 ? 2 : 0) + (tdm_expert_parts(torch) > 1 ? 1 : 0);
-    return status == TDM_OK ? tdm_tensor_check(model, settings, err) : status;
+    if (status == TDM_OK)
+        status = tdm_tensor_check(model, settings, err);
+    return status == TDM_OK ? check_optimizer(model, torch, err) : status;
 }
 
 /* Number of parameters that are gathered again for the backward. */

@@ -994,12 +994,6 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
                  "be trained");
         return tdm_hint(err, "add adapters: --set lora_rank=16");
     }
-    bool whole = torch->wrapper != &tdm_fsdp_wrapper && torch->context.divider == NULL;
-    if (torch->optimizer >= TDM_TORCH_MUON && !whole) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set optimizer: Muon, Adam-mini and GaLore of parts are not modelled");
-        return tdm_hint(err, "method parallel, ddp and zero1 take them");
-    }
     return tdm_second_check(model, settings, err);
 }
 

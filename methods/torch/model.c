@@ -185,6 +185,11 @@ static struct tdm_eager_value *add_quantized(struct tdm_torch_model *t, uint32_t
     return leaf;
 }
 
+static bool shards_quantized(const struct tdm_torch_settings *s)
+{
+    return s->wrapper->shards_quantized && !(s->wrapper == &tdm_fsdp_wrapper && s->fsdp.leaves_nf4);
+}
+
 /* A projection. A quantized one is no parameter that a wrapper handles, but for shards: of nf4 in
  * bf16 storage. Its scales are the module's own, and whole on every rank (bitsandbytes,
  * nn/modules.py Params4bit.quant_state). */
@@ -200,7 +205,7 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
     const uint32_t module = module_of(number, role);
-    if (!t->settings.wrapper->shards_quantized)
+    if (!shards_quantized(&t->settings))
         return add_quantized(t, module, tensor->rows, tensor->columns);
     uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
     tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
@@ -521,7 +526,7 @@ double tdm_torch_gathered_elements(const struct tdm_model *model,
 {
     double elements = (double)model->parameters;
     if (s->quantization != TDM_QUANTIZATION_NONE)
-        elements -= 0.75 * tdm_torch_projection_elements(model);
+        elements -= (shards_quantized(s) ? 0.75 : 1) * tdm_torch_projection_elements(model);
     return elements;
 }
 

@@ -20,8 +20,7 @@
 #define FEWEST_PAGED 100000u
 #define STATE_CODES 256u
 
-/* Of torchao's: elements from which on, if blocks divide them, states are narrow; of a block of 4
- * bits and of fp8; values of 4 bits. */
+/* Of torchao's: elements from which on, if blocks divide them, states are narrow. */
 #define FEWEST_NARROW 4096u
 #define BLOCK_4BIT 128u
 #define BLOCK_8BIT 256u /* of fp8 too */

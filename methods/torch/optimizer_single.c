@@ -72,25 +72,81 @@ static void run_adafactor(struct tdm_torch_model *t)
 
 /* ---- Muon ---- */
 
-/* Newton and Schulz's iteration in bf16: a product of the shorter side, its polynomial, the next
- * matrix. */
+/* What Newton and Schulz's iteration has in bf16: a product of the shorter side, its polynomial,
+ * the next matrix. */
+struct iteration {
+    struct tdm_eager_value *gram, *polynomial, *x;
+};
+
+/* A DTensor's product of what another rank has too: that is there while the product is made. */
+static struct tdm_eager_value *product_with(struct tdm_eager *m, struct tdm_eager_value *brought,
+                                            struct tdm_eager_value *old, uint64_t rows,
+                                            uint64_t columns)
+{
+    struct tdm_eager_value *product = tdm_value_new(m, rows, columns, BF16);
+    tdm_drop(m, brought);
+    tdm_drop(m, old);
+    return product;
+}
+
+/* Of shards, which are rows of a whole. Where these are more than its columns, each rank's product
+ * is a term of a sum, which is all-reduced for the polynomial, and the polynomial for the matrix.
+ * Else the transposed matrix is gathered by columns, which are then put in order, the product and
+ * the matrix by rows. So DTensor (torch 2.11) did it on two and on four CPUs, of seven shapes. */
+static void iterate_shards(struct tdm_torch_model *t, uint32_t i,
+                           const struct tdm_eager_value *whole, struct iteration *it)
+{
+    struct tdm_eager *m = t->m;
+    const uint64_t rows = t->parameters[i]->rows, columns = whole->columns,
+                   all = rows * tdm_fsdp_shards(&t->settings);
+    if (whole->rows > columns) {
+        it->gram = tdm_replace(m, it->gram, tdm_value_new(m, columns, columns, BF16));
+        for (unsigned n = 0; n < 2; n++) {
+            struct tdm_eager_value *sum = tdm_value_new(m, columns, columns, BF16);
+            if (n == 0)
+                it->polynomial = product_with(m, sum, it->polynomial, columns, columns);
+            else
+                it->x = product_with(m, sum, it->x, rows, columns);
+        }
+        return;
+    }
+    struct tdm_eager_value *part = like(t, i, BF16),
+                           *gathered = tdm_value_new(m, all, columns, BF16),
+                           *joined = tdm_value_new(m, all, columns, BF16);
+    tdm_drop(m, gathered);
+    tdm_drop(m, part);
+    it->gram = product_with(m, joined, it->gram, rows, all);
+    it->polynomial = product_with(m, tdm_value_new(m, all, all, BF16), it->polynomial, rows, all);
+    it->x = product_with(m, tdm_value_new(m, all, columns, BF16), it->x, rows, columns);
+}
+
+static void iterate(struct tdm_torch_model *t, uint32_t i, struct iteration *it)
+{
+    struct tdm_eager *m = t->m;
+    const uint64_t side = shorter_side(t->parameters[i]);
+    it->gram = tdm_replace(m, it->gram, tdm_value_new(m, side, side, BF16));
+    it->polynomial = tdm_replace(m, it->polynomial, tdm_value_new(m, side, side, BF16));
+    it->x = tdm_replace(m, it->x, like(t, i, BF16));
+}
+
 static void step_muon(struct tdm_torch_model *t, uint32_t i, struct tdm_eager_value **update)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_eager_value *p = t->parameters[i];
-    uint64_t side = shorter_side(p);
+    const struct tdm_eager_value *whole =
+        t->settings.wrapper == &tdm_fsdp_wrapper ? tdm_fsdp_of(t)->wholes[i] : NULL;
+    struct iteration it = {0};
     tdm_label(m, "update");
-    struct tdm_eager_value *gram = NULL, *polynomial = NULL;
     *update = tdm_replace(m, *update, like(t, i, p->element_bytes));
-    struct tdm_eager_value *x = p->element_bytes == BF16 ? tdm_take(*update) : like(t, i, BF16);
-    for (unsigned n = 0; n < MUON_ITERATIONS; n++) {
-        gram = tdm_replace(m, gram, tdm_value_new(m, side, side, BF16));
-        polynomial = tdm_replace(m, polynomial, tdm_value_new(m, side, side, BF16));
-        x = tdm_replace(m, x, like(t, i, BF16));
-    }
-    tdm_drop(m, gram);
-    tdm_drop(m, polynomial);
-    *update = tdm_replace(m, *update, x);
+    it.x = p->element_bytes == BF16 ? tdm_take(*update) : like(t, i, BF16);
+    for (unsigned n = 0; n < MUON_ITERATIONS; n++)
+        if (whole != NULL)
+            iterate_shards(t, i, whole, &it);
+        else
+            iterate(t, i, &it);
+    tdm_drop(m, it.gram);
+    tdm_drop(m, it.polynomial);
+    *update = tdm_replace(m, *update, it.x);
 }
 
 static void run_muon(struct tdm_torch_model *t)

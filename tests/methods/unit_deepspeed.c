@@ -769,10 +769,45 @@ static void lora_is_as_measured(void **state)
     }
 }
 
+/* What the third step begins with beyond SGD's: states of a flat fp32 partition of half of
+ * qwen2.5-0.5b's parameters, of 4 bytes, or of one with a scale for 256. */
+static void partitions_have_other_states(void **state)
+{
+    static const char *const methods[] = {"deepspeed-zero1", "zero2", "zero3"};
+    const uint64_t part = UINT64_C(494032768) / 2, slack = UINT64_C(3) << 20;
+    const struct {
+        const char *optimizer;
+        uint64_t bytes, host;
+    } cases[] = {
+        {"optimizer=AdamW", 8 * part, 0},
+        {"optimizer=Lion", 4 * part, 0},
+        {"optimizer=sgd-momentum", 4 * part, 0},
+        {"optimizer=adafactor", 4 * part, 0},
+        {"optimizer=lion-32bit", 4 * part, 0},
+        {"optimizer=lion-8bit", part + part / 256 * 4, 0},
+        {"optimizer=paged-adamw-32bit", 0, 8 * part},
+    };
+    (void)state;
+    for (size_t m = 0; m < sizeof(methods) / sizeof(methods[0]); m++) {
+        struct setting setting = {
+            "qwen2.5-0.5b", methods[m], 2, 256, {"optimizer=sgd", "checkpointing=on"}};
+        const struct tdm_torch_run none = run(&setting, NULL);
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            setting.pairs[0] = cases[i].optimizer;
+            const struct tdm_torch_run out = run(&setting, NULL);
+            assert_in_range(out.step[2].before_bytes - none.step[2].before_bytes, cases[i].bytes,
+                            cases[i].bytes + slack);
+            assert_in_range(out.step[2].host_bytes - none.step[2].host_bytes, cases[i].host,
+                            cases[i].host + slack);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_are_shared),
+        cmocka_unit_test(partitions_have_other_states),
         cmocka_unit_test(nothing_is_left),
         cmocka_unit_test(sub_groups_are_stepped),
         cmocka_unit_test(buckets_are_made),

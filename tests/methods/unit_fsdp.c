@@ -359,6 +359,15 @@ static void replicas_share_nothing(void **state)
 }
 
 /* A mesh of one GPU, as prime-rl trains small models: all of it is in its shards. */
+/* All-reduces of FSDP 1 are in place. */
+static void flat_replicas_need_nothing_more(void **state)
+{
+    const char *pairs[] = {YES, "checkpointing=on", "fsdp_version=1", "dp_replicate_size=2"};
+    (void)state;
+    const struct tdm_method_prediction one = predict(pairs, 3, 2), two = predict(pairs, 4, 4);
+    assert_int_equal(two.steps[2].torch.peak.allocated, one.steps[2].torch.peak.allocated);
+}
+
 static void one_gpu_has_all_shards(void **state)
 {
     const char *pairs[] = {YES, "checkpointing=on"};
@@ -443,6 +452,102 @@ static void last_reduction_is_the_peak(void **state)
     assert_true(alike >= alike_expected && alike < alike_expected + slack);
     assert_int_equal(alike, beyond_the_end("weights_dtype=fp32", "reduce_dtype=fp32"));
     assert_true(beyond_the_end("weights_dtype=bf16", "reduce_dtype=bf16") < wide / 2 + slack);
+}
+
+/* ---- optimizers ---- */
+
+/* States of the shards of two ranks, by hand: what the third step begins with beyond SGD's. */
+static void states_are_those_of_shards(void **state)
+{
+    const uint64_t matrices = UINT64_C(32) * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096),
+                   all = PARAMETERS, rest = all - matrices, slack = UINT64_C(32) << 20;
+    const struct {
+        const char *pairs[4]; /* the last one is the optimizer */
+        size_t count;
+        uint64_t bytes;
+    } cases[] = {
+        {{YES, "optimizer=muon"}, 2, 2 * matrices / 2 + 2 * 2 * rest / 2},
+        {{YES, "optimizer=adam-mini"}, 2, 2 * all / 2},
+        {{YES, "optim=ao_adamw_8bit"}, 2, 2 * (all / 2 + all / 2 / 256 * 4)},
+        {{YES, "weights_dtype=fp32", "fsdp_version=1", "optimizer=adafactor"}, 4, 4 * all / 2},
+        {{YES, "weights_dtype=fp32", "fsdp_version=1", "optimizer=adamw-8bit"},
+         4,
+         2 * (all / 2 + all / 2 / 256 * 4)},
+        {{YES, "weights_dtype=fp32", "fsdp_version=1", "optimizer=lion-32bit"}, 4, 4 * all / 2},
+        {{YES, "weights_dtype=fp32", "fsdp_version=1", "optimizer=paged-adamw-8bit"},
+         4,
+         2 * (all / 2 / 256 * 4)},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *pairs[4];
+        memcpy(pairs, cases[i].pairs, sizeof(pairs));
+        const uint64_t stepped = predict(pairs, cases[i].count, 2).steps[2].torch.before_bytes;
+        pairs[cases[i].count - 1] = "optimizer=sgd";
+        const uint64_t bytes =
+            stepped - predict(pairs, cases[i].count, 2).steps[2].torch.before_bytes;
+        assert_in_range(bytes, cases[i].bytes, cases[i].bytes + slack);
+    }
+}
+
+/* Weights of 4 bits in bytes are left whole: half of their bytes more on each of two ranks. */
+static void bytes_of_4_bits_are_whole(void **state)
+{
+    const char *pairs[] = {YES, "checkpointing=on", "lora_rank=8", "quantization=nf4",
+                           "bnb_4bit_quant_storage=uint8"};
+    const uint64_t matrices = UINT64_C(32) * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096),
+                   slack = UINT64_C(64) << 20;
+    (void)state;
+    const struct tdm_method_prediction sharded = predict(pairs, 4, 2), whole = predict(pairs, 5, 2);
+    assert_in_range(whole.steps[2].torch.before_bytes - sharded.steps[2].torch.before_bytes,
+                    matrices / 2 / 2, matrices / 2 / 2 + slack);
+}
+
+/* The most that the optimizer has of the last step, and what it has at the end. */
+struct optimizer_bytes {
+    uint64_t most, last;
+};
+
+static void note_optimizer(void *context, const struct tdm_torch_event *event)
+{
+    struct optimizer_bytes *bytes = context;
+    const uint64_t live = event->live[TDM_METHOD_OPTIMIZER];
+    if (event->step != 2 || event->phase != TDM_PHASE_OPTIMIZER)
+        return;
+    bytes->most = live > bytes->most ? live : bytes->most;
+    bytes->last = live;
+}
+
+/* Muon's largest moment is in the product of an MLP's last projection, whose rows are fewer than
+ * its columns: its shard, thrice (the update, the last
+ * matrix, a copy); whole, twice; half of two products of the shorter side. As DTensor
+ * did it on CPUs. */
+static void muon_gathers_wide_matrices(void **state)
+{
+    static const struct tdm_torch_device gpu = {
+        {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20, 90},
+        UINT64_C(1) << 40,
+        UINT64_C(1) << 40,
+        0};
+    const char *pairs[] = {"optimizer=muon", YES, "grads=none"};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.torch = {.tokens = 8, .batch = 1, .ranks = RANKS}};
+    struct tdm_method_choices choices;
+    struct tdm_torch_run out;
+    struct tdm_model *model = load(true);
+    struct tdm_error err;
+    struct optimizer_bytes bytes = {0};
+    const struct tdm_torch_observer observer = {.event = note_optimizer, .context = &bytes};
+    (void)state;
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, 3, &settings, &choices, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_torch_run(model, &settings, &gpu, 3, &observer, &out, &err), &err);
+    const uint64_t whole = (uint64_t)model->intermediate * model->hidden,
+                   square = (uint64_t)model->hidden * model->hidden;
+    assert_int_equal(bytes.most - bytes.last,
+                     2 * (3 * whole / RANKS + 2 * whole + 2 * square / RANKS));
+    tdm_model_free(model);
 }
 
 /* ---- tensor parallelism ---- */
@@ -605,7 +710,11 @@ int main(void)
         cmocka_unit_test(head_may_not_run),
         cmocka_unit_test(units_of_ends_take_less),
         cmocka_unit_test(last_reduction_is_the_peak),
+        cmocka_unit_test(states_are_those_of_shards),
+        cmocka_unit_test(muon_gathers_wide_matrices),
+        cmocka_unit_test(bytes_of_4_bits_are_whole),
         cmocka_unit_test(replicas_share_nothing),
+        cmocka_unit_test(flat_replicas_need_nothing_more),
         cmocka_unit_test(one_gpu_has_all_shards),
         cmocka_unit_test(offloaded_shards_leave_nothing),
         cmocka_unit_test(tensor_parallel_steps_are_those_of_pytorch),
