@@ -688,14 +688,27 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1", ZERO2};
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
+/* TRL's prepare_deepspeed (trl/models/utils.py): stage 3 shards a second model too, without an
+ * optimizer. Of the other stages it makes stage 0, whose ranks have all of it. */
+static void share_second(const struct tdm_torch_settings *first, struct tdm_torch_settings *second)
+{
+    second->wrapper = first->wrapper;
+    second->ranks = first->ranks;
+    second->deepspeed = first->deepspeed;
+    second->deepspeed.offload_optimizer = TDM_OFFLOAD_NONE;
+    second->context.gpus_per_node = first->context.gpus_per_node;
+}
+
 /* The second communicator is for barriers. */
-#define ZERO3                                                                                    \
-    .communicators = 1, .shards_quantized = true, .check = check3, .cost = add_cost,             \
-    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,                 \
-    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
-    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
-    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
-    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
+#define ZERO3                                                                            \
+    .communicators = 1, .shards_quantized = true, .check = check3, .cost = add_cost,     \
+    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,         \
+    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                          \
+    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward, \
+    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                    \
+    .gather_weight = tdm_zero3_gather_weight, .return_weight = tdm_zero3_return_weight,  \
+    .share_second = share_second, .gradient = tdm_zero3_gradient,                        \
+    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                         \
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {

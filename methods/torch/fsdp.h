@@ -32,6 +32,7 @@ struct tdm_fsdp_settings {
     bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
     bool version_1;      /* FullyShardedDataParallel */
     bool moves_units;    /* FSDP 1: each comes from host memory whole, and is divided on the GPU */
+    bool one_unit;       /* fully_shard on the whole alone; of a second model */
     bool checkpoints_units; /* FSDP 1: a reentrant checkpoint runs the unit, not the layer in it */
     uint64_t
         expert_ranks; /* that divide experts: expert_parallel_degree; 0: the method has no key */
