@@ -115,7 +115,8 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     if (of->count == ZERO_MODULE_PARAMETERS) /* a family's table has a module that is larger */
         tdm_eager_no_memory(t->m);
     of->parameters[of->count++] = number;
-    if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* the head uses it too */
+    if (module == TDM_MODULE_EMBEDDING && t->config->tied &&
+        (t->settings.lora_rank == 0 || t->settings.modules_to_save == 0)) /* the head uses it too */
         d->modules[TDM_MODULE_HEAD] = *of;
     p->elements = tdm_value_elements(value);
     set_shape(t, p, module, rows, columns);

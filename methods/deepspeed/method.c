@@ -365,10 +365,9 @@ static const struct tdm_method_key *const fpdt_tables[] = {
     fpdt_assumed_keys, zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
-static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
-                                       "modules_to_save", "autocast", NULL};
-static const char *const without3[] = {"weights_dtype",   "grads",    "lora", "bnb_keeps_inputs",
-                                       "modules_to_save", "autocast", NULL};
+static const char *const without2[] = {"weights_dtype", "grads", "lora", "autocast", NULL};
+static const char *const without3[] = {"weights_dtype",    "grads",    "lora",
+                                       "bnb_keeps_inputs", "autocast", NULL};
 
 /* The model is Megatron-DeepSpeed's: what is transformers' or peft's has no effect. */
 static const char *const without_fpdt[] = {"weights_dtype",
@@ -560,6 +559,12 @@ static enum tdm_status check3(const struct tdm_model *model, struct tdm_method_s
                               struct tdm_error *err)
 {
     enum tdm_status status = check(model, settings, err);
+    if (status == TDM_OK && settings->torch.lora_rank > 0 && settings->torch.dora) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set use_dora: peft reads a weight when its module has run, and ZeRO-3 has "
+                 "given it back then");
+        return tdm_hint(err, "zero2 and fsdp take it");
+    }
     if (status == TDM_OK && settings->torch.quantization > TDM_QUANTIZATION_NF4)
         return tdm_fail(err, TDM_USAGE,
                         "--set quantization: of shards of a parameter nf4 alone is modelled");

@@ -499,7 +499,6 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
          torch->quantization > TDM_QUANTIZATION_NF4},
         {"quantization", "nf4 among fp32 weights",
          torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights},
-        {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
         {"optimizer", "an optimizer of bitsandbytes or transformers",
          torch->optimizer >= TDM_TORCH_ADAMW_8BIT && !of_torchao},
         {"optimizer", "torchao's optimizer of offloaded shards", of_torchao && torch->fsdp.offload},
@@ -528,6 +527,11 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         "--set lora: fp32 adapters among bf16 weights are not known of method %s, "
                         "but of LoRA with fsdp_version=1",
                         settings->method->name);
+    if (tdm_fsdp_widens_adapters(torch) && (torch->modules_to_save != 0 || torch->dora))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fsdp_version=1: %s beside fp32 adapters among bf16 weights is not "
+                        "modelled",
+                        torch->dora ? "use_dora" : "modules_to_save");
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
@@ -632,7 +636,7 @@ static const char *summary(const struct tdm_method_settings *settings)
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, keys_parts,
                                                       NULL};
 
-static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", NULL};
+static const char *const without[] = {"bnb_keeps_inputs", NULL};
 
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",

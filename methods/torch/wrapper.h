@@ -23,6 +23,7 @@ enum tdm_module {
     TDM_MODULE_ROTARY,
     TDM_MODULE_NORM,
     TDM_MODULE_HEAD,
+    TDM_MODULE_ORIGINAL, /* embedding or head that peft's modules_to_save has put aside */
     TDM_MODULE_FIRST_LAYER = 8,
 };
 enum tdm_layer_module {
