@@ -314,7 +314,7 @@ static void generation_gathers_what_zero3_shards(void **state)
                "vllm_mode=server");
     ASK_SHARED(&merged, "zero3", "trainer=grpo", NONE_PERSISTS, LITTLE, "use_vllm=yes",
                "vllm_mode=server", "lora_rank=8");
-    const uint64_t part = whole.weights / 10 * 9; /* as blocks are larger than what they hold */
+    const uint64_t part = whole.weights / 5 * 4; /* as blocks are larger than what they hold */
     assert_true(forward_peak(&whole) >= part);
     assert_true(forward_peak(&sent) < part);
     assert_true(forward_peak(&merged) >= part);
