@@ -26,6 +26,7 @@ static const struct {
 } effects[] = {
     {"trainer", MUCH},
     {"use_vllm", MUCH},
+    {"vllm_mode", MUCH},
     {"modules_to_save", MUCH},
     {"use_dora", MUCH},
     {"peft_type", MUCH}, /* other weights are trained, and other sums of them kept */

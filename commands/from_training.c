@@ -232,8 +232,24 @@ static enum tdm_status read_beta(const struct tdm_from_reading *r, const char *p
 enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
 {
-    return tdm_from_is(value, "colocate") ? tdm_from_pair(r, "use_vllm", "yes")
-                                          : tdm_from_note(r, path, "vLLM runs elsewhere");
+    if (tdm_from_is(value, "colocate"))
+        return tdm_from_pair(r, "use_vllm", "yes");
+    const json_t *used = json_object_get(r->root, "use_vllm");
+    if (!tdm_from_is(value, "server") || (used != NULL && tdm_from_is_off(used)))
+        return tdm_from_note(r, path, "vLLM is not used");
+    enum tdm_status status = tdm_from_pair(r, "use_vllm", "yes");
+    return status == TDM_OK ? tdm_from_pair(r, "vllm_mode", "server") : status;
+}
+
+/* Where vllm_mode is not said, TRL 1's is colocate; Axolotl says it. */
+static enum tdm_status read_use_vllm(const struct tdm_from_reading *r, const char *path,
+                                     const json_t *value)
+{
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "transformers generates");
+    return json_object_get(r->root, "vllm_mode") != NULL
+               ? tdm_from_note(r, path, "read as vllm_mode")
+               : tdm_from_pair(r, "use_vllm", "yes");
 }
 
 static enum tdm_status read_vllm(const struct tdm_from_reading *r, const char *path,
@@ -244,9 +260,12 @@ static enum tdm_status read_vllm(const struct tdm_from_reading *r, const char *p
         {"vllm_enable_sleep_mode", ON "vllm_enable_sleep_mode=yes"},
         {.key = NULL},
     };
-    return tdm_from_is(json_object_get(r->root, "vllm_mode"), "colocate")
-               ? tdm_from_apply_rules(r, named, path, value)
-               : tdm_from_note(r, path, "vLLM runs elsewhere");
+    const json_t *mode = json_object_get(r->root, "vllm_mode");
+    const json_t *used = json_object_get(r->root, "use_vllm");
+    const bool here =
+        mode == NULL ? used != NULL && !tdm_from_is_off(used) : tdm_from_is(mode, "colocate");
+    return here ? tdm_from_apply_rules(r, named, path, value)
+                : tdm_from_note(r, path, "vLLM runs elsewhere");
 }
 
 /* ---- Liger's kernels ---- */
@@ -494,7 +513,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"steps_per_generation", SET "steps_per_generation"},
     {"precompute_ref_log_probs", ON "precompute_ref_log_probs=yes"},
     {"sync_ref_model", REFUSE "a reference that changes is not known"},
-    {"use_vllm", IGNORE "vLLM runs elsewhere, unless vllm_mode is colocate"},
+    {"use_vllm", READ(read_use_vllm)},
     {"vllm_mode", READ(tdm_from_read_vllm_mode)},
     {"vllm_gpu_memory_utilization", READ(read_vllm)},
     {"vllm_enable_sleep_mode", READ(read_vllm)},

@@ -150,6 +150,7 @@ extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
 extern const struct tdm_method_key tdm_keys_code[];     /* whose code the model is */
 extern const struct tdm_method_key tdm_keys_in_backward[]; /* of steps in the backward */
+extern const struct tdm_method_key tdm_keys_module[];      /* of ranks that run whole layers */
 extern const struct tdm_method_key tdm_keys_whole[];       /* of ranks with whole parameters */
 extern const struct tdm_method_key tdm_keys_float8[];      /* of products of 8 bits */
 extern const struct tdm_method_key tdm_keys_loop[];        /* of the training loop */

@@ -17,16 +17,27 @@
 
 /* Those of DeepSpeed have accumulation and clipping of their own. */
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
-/* Those whose ranks have whole models, beside which a second one may be; of one GPU, also with
- * steps in the backward. */
-static const struct tdm_method_key *const parallel_keys[] = {
-    tdm_keys_torch,       tdm_keys_adapters, tdm_keys_whole, tdm_keys_peft,   tdm_keys_code,
-    tdm_keys_in_backward, tdm_keys_float8,   tdm_keys_loop,  tdm_keys_second, NULL};
+/* Those whose ranks have whole models; of one GPU, also with steps in the backward. */
+static const struct tdm_method_key *const parallel_keys[] = {tdm_keys_torch,
+                                                             tdm_keys_module,
+                                                             tdm_keys_adapters,
+                                                             tdm_keys_whole,
+                                                             tdm_keys_peft,
+                                                             tdm_keys_code,
+                                                             tdm_keys_in_backward,
+                                                             tdm_keys_float8,
+                                                             tdm_keys_loop,
+                                                             tdm_keys_second,
+                                                             NULL};
 static const struct tdm_method_key *const whole_keys[] = {
-    tdm_keys_torch,  tdm_keys_adapters, tdm_keys_whole,  tdm_keys_peft,
-    tdm_keys_float8, tdm_keys_loop,     tdm_keys_second, NULL};
+    tdm_keys_torch, tdm_keys_module, tdm_keys_adapters,
+    tdm_keys_whole, tdm_keys_peft,   tdm_keys_float8,
+    tdm_keys_loop,  tdm_keys_second, NULL};
 static const struct tdm_method_key *const sharded_keys[] = {
-    tdm_keys_torch, tdm_keys_adapters, tdm_keys_code, tdm_keys_float8, tdm_keys_loop, NULL};
+    tdm_keys_torch,  tdm_keys_module, tdm_keys_adapters, tdm_keys_code,
+    tdm_keys_float8, tdm_keys_loop,   tdm_keys_second,   NULL};
+static const struct tdm_method_key *const deepspeed_keys[] = {
+    tdm_keys_torch, tdm_keys_module, tdm_keys_adapters, tdm_keys_second, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
     tdm_keys_fsdp,     tdm_keys_tensor, tdm_keys_ddp,  tdm_keys_torch,
@@ -72,25 +83,25 @@ static const struct tdm_method methods[] = {
     {.name = "deepspeed-zero1",
      .summary = "DeepSpeed ZeRO-1: optimizer states are divided",
      GPUS_FROM(1),
-     .keys = torch_keys,
+     .keys = deepspeed_keys,
      HUGGING_FACE,
      .wrapper = &tdm_deepspeed_zero1_wrapper},
     {.name = "zero2",
      .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
      GPUS_FROM(1),
-     .keys = torch_keys,
+     .keys = deepspeed_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero2_wrapper},
     {.name = "zero3",
      .summary = "DeepSpeed ZeRO-3: parameters, gradients and optimizer states are divided",
      GPUS_FROM(1),
-     .keys = torch_keys,
+     .keys = deepspeed_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero3_wrapper},
     {.name = "zero3-offload",
      .summary = "DeepSpeed ZeRO-3 with parameters and optimizer in host memory",
      GPUS_FROM(1),
-     .keys = torch_keys,
+     .keys = deepspeed_keys,
      HUGGING_FACE,
      .wrapper = &tdm_zero3_offload_wrapper},
     {.name = "alst",

@@ -302,6 +302,9 @@ struct tdm_vision {
     uint64_t merged;       /* rows that make one token of the language model */
 };
 
+#define TDM_VISION_BLOCK_TENSORS 12u /* of each block of a tower */
+/* Is tensor `number` one of the tower's blocks? */
+bool tdm_vision_in_block(const struct tdm_vision *vision, uint32_t number);
 /* Shape of tensor `number` of the tower, in the order of its modules; false: there is none. */
 bool tdm_vision_tensor(const struct tdm_vision *vision, uint32_t number, uint64_t *rows,
                        uint64_t *columns);

@@ -29,21 +29,26 @@ void tdm_vision_read(struct tdm_json_reader *reader, struct tdm_vision *vision)
     reader->status = tdm_json_status(&inner);
 }
 
+bool tdm_vision_in_block(const struct tdm_vision *v, uint32_t number)
+{
+    return number > 0 && number <= v->blocks * TDM_VISION_BLOCK_TENSORS;
+}
+
 /* Norms and biases have one row. */
 bool tdm_vision_tensor(const struct tdm_vision *v, uint32_t number, uint64_t *rows,
                        uint64_t *columns)
 {
     const uint64_t h = v->hidden, wide = v->intermediate, joined = h * v->merged;
-    const uint64_t block[][2] = {{1, h},    {1, h},    {3 * h, h}, {1, 3 * h}, {h, h},    {1, h},
-                                 {wide, h}, {1, wide}, {wide, h},  {1, wide},  {h, wide}, {1, h}};
+    const uint64_t block[TDM_VISION_BLOCK_TENSORS][2] = {
+        {1, h},    {1, h},    {3 * h, h}, {1, 3 * h}, {h, h},    {1, h},
+        {wide, h}, {1, wide}, {wide, h},  {1, wide},  {h, wide}, {1, h}};
     const uint64_t ends[][2] = {{h, v->patch_values}, {1, h},           {joined, joined},
                                 {1, joined},          {v->out, joined}, {1, v->out}};
-    const uint32_t a_block = sizeof(block) / sizeof(block[0]);
-    const uint32_t in_blocks = v->blocks * a_block;
+    const uint32_t in_blocks = v->blocks * TDM_VISION_BLOCK_TENSORS;
     if (v->blocks == 0 || number >= in_blocks + sizeof(ends) / sizeof(ends[0]))
         return false;
     const uint64_t *size = number == 0           ? ends[0]
-                           : number <= in_blocks ? block[(number - 1) % a_block]
+                           : number <= in_blocks ? block[(number - 1) % TDM_VISION_BLOCK_TENSORS]
                                                  : ends[number - in_blocks];
     *rows = size[0];
     *columns = size[1];

@@ -9,18 +9,24 @@
 
 /* ---- making ---- */
 
-static uint64_t by_hidden(const struct tdm_torch_model *t, uint64_t said, double factor)
+/* `unset`: what DeepSpeed takes where nothing is said (runtime/zero/config.py). */
+static uint64_t by_hidden(const struct tdm_torch_model *t, uint64_t said, double factor,
+                          uint64_t unset)
 {
-    return said == TDM_AUTO ? (uint64_t)(factor * t->config->hidden) : said;
+    if (said != TDM_AUTO)
+        return said;
+    return t->settings.frozen ? unset : (uint64_t)(factor * t->config->hidden);
 }
 
-/* trainer_config_finalize of transformers' integrations/deepspeed.py. */
+/* trainer_config_finalize of transformers' integrations/deepspeed.py. A second model is given to
+ * DeepSpeed before that, which leaves out what is still "auto" (runtime/config_utils.py). */
 static void resolve_auto(const struct tdm_torch_model *t, struct tdm_deepspeed_settings *s)
 {
     double hidden = t->config->hidden;
-    s->reduce_bucket_size = by_hidden(t, s->reduce_bucket_size, hidden);
-    s->prefetch_bucket_size = by_hidden(t, s->prefetch_bucket_size, 0.9 * hidden);
-    s->param_persistence_threshold = by_hidden(t, s->param_persistence_threshold, 10);
+    s->reduce_bucket_size = by_hidden(t, s->reduce_bucket_size, hidden, UINT64_C(500000000));
+    s->prefetch_bucket_size =
+        by_hidden(t, s->prefetch_bucket_size, 0.9 * hidden, UINT64_C(50000000));
+    s->param_persistence_threshold = by_hidden(t, s->param_persistence_threshold, 10, 100000);
 }
 
 void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
@@ -109,7 +115,8 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     if (of->count == ZERO_MODULE_PARAMETERS) /* a family's table has a module that is larger */
         tdm_eager_no_memory(t->m);
     of->parameters[of->count++] = number;
-    if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* the head uses it too */
+    if (module == TDM_MODULE_EMBEDDING && t->config->tied &&
+        (t->settings.lora_rank == 0 || t->settings.modules_to_save == 0)) /* the head uses it too */
         d->modules[TDM_MODULE_HEAD] = *of;
     p->elements = tdm_value_elements(value);
     set_shape(t, p, module, rows, columns);

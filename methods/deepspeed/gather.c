@@ -258,6 +258,23 @@ void tdm_zero3_begin_trace(struct tdm_torch_model *t)
     trace->here = 0;
 }
 
+/* Another module ran than was recorded: nothing is fetched ahead, and all is given back at once,
+ * until a forward begins that is recorded anew (trace_prologue, _invalidate_trace). */
+static void invalidate(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    struct zero_trace *trace = &d->trace;
+    free(trace->uses);
+    trace->uses = NULL;
+    trace->use_count = trace->next_use = trace->length = 0;
+    trace->complete = false;
+    trace->strays++;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        d->parameters[i].fetched_for = NEVER;
+        tdm_zero_changes(d, i);
+    }
+}
+
 /* ---- modules begin and end ---- */
 
 static void fetch_ahead(struct tdm_torch_model *t)
@@ -314,8 +331,9 @@ static void fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
     uint32_t away[ZERO_MODULE_PARAMETERS], count = 0;
     if (trace->recording)
         record(t, number);
-    else if (trace->step >= trace->length || trace->modules[trace->step] != number)
-        trace->strays++;
+    else if (trace->complete &&
+             (trace->step >= trace->length || trace->modules[trace->step] != number))
+        invalidate(t);
     if (!forward && trace->backward_count < d->module_count)
         trace->backward[trace->backward_count++] = number;
     for (uint32_t i = 0; i < module->count; i++)
@@ -439,6 +457,28 @@ void tdm_zero3_release_all(struct tdm_torch_model *t)
         p->users = 0;
         give_back(t, i);
     }
+}
+
+bool tdm_zero3_gather_weight(struct tdm_torch_model *t, const struct tdm_eager_value *weight)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    const uint32_t number = tdm_zero_number(t, weight);
+    const int64_t here = d->trace.here; /* which counts what modules gather */
+    if (number == ZERO_NONE || d->parameters[number].status == ZERO_HERE)
+        return false;
+    if (d->parameters[number].status == ZERO_AWAY)
+        gather(t, &number, 1);
+    wait_for(t, number);
+    d->trace.here = here;
+    return true;
+}
+
+void tdm_zero3_return_weight(struct tdm_torch_model *t, const struct tdm_eager_value *weight)
+{
+    struct tdm_deepspeed *d = t->wrapped;
+    const int64_t here = d->trace.here;
+    give_back(t, tdm_zero_number(t, weight));
+    d->trace.here = here;
 }
 
 void tdm_zero3_gather_persistent(struct tdm_torch_model *t)

@@ -370,10 +370,9 @@ static const struct tdm_method_key *const fpdt_tables[] = {
     fpdt_assumed_keys, zero3_keys, stage3_keys, nvme_keys, zeropp_keys, common_keys, NULL};
 
 /* bf16 is enabled, which also makes adapters bf16; gradients are freed in every step. */
-static const char *const without2[] = {"weights_dtype",   "grads",    "lora",
-                                       "modules_to_save", "autocast", NULL};
-static const char *const without3[] = {"weights_dtype",    "checkpoint_wrapper", "grads",    "lora",
-                                       "bnb_keeps_inputs", "modules_to_save",    "autocast", NULL};
+static const char *const without2[] = {"weights_dtype", "grads", "lora", "autocast", NULL};
+static const char *const without3[] = {"weights_dtype",    "checkpoint_wrapper", "grads", "lora",
+                                       "bnb_keeps_inputs", "autocast",           NULL};
 
 /* The model is Megatron-DeepSpeed's: what is transformers' or peft's has no effect. */
 static const char *const without_fpdt[] = {"weights_dtype",
@@ -570,6 +569,12 @@ static enum tdm_status check3(const struct tdm_model *model, struct tdm_method_s
                               struct tdm_error *err)
 {
     enum tdm_status status = check(model, settings, err);
+    if (status == TDM_OK && settings->torch.lora_rank > 0 && settings->torch.dora) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set use_dora: peft reads a weight when its module has run, and ZeRO-3 has "
+                 "given it back then");
+        return tdm_hint(err, "zero2 and fsdp take it");
+    }
     if (status == TDM_OK && settings->torch.quantization > TDM_QUANTIZATION_NF4)
         return tdm_fail(err, TDM_USAGE,
                         "--set quantization: of shards of a parameter nf4 alone is modelled");
@@ -698,14 +703,27 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 const struct tdm_wrapper tdm_deepspeed_zero1_wrapper = {.name = "deepspeed-zero1", ZERO2};
 const struct tdm_wrapper tdm_zero2_wrapper = {.name = "zero2", ZERO2};
 
+/* TRL's prepare_deepspeed (trl/models/utils.py): stage 3 shards a second model too, without an
+ * optimizer. Of the other stages it makes stage 0, whose ranks have all of it. */
+static void share_second(const struct tdm_torch_settings *first, struct tdm_torch_settings *second)
+{
+    second->wrapper = first->wrapper;
+    second->ranks = first->ranks;
+    second->deepspeed = first->deepspeed;
+    second->deepspeed.offload_optimizer = TDM_OFFLOAD_NONE;
+    second->context.gpus_per_node = first->context.gpus_per_node;
+}
+
 /* The second communicator is for barriers. */
-#define ZERO3                                                                                    \
-    .communicators = 1, .shards_quantized = true, .check = check3, .cost = add_cost,             \
-    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,                 \
-    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
-    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
-    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
-    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
+#define ZERO3                                                                            \
+    .communicators = 1, .shards_quantized = true, .check = check3, .cost = add_cost,     \
+    .assumption = assumption3, .create = tdm_zero_create, .free = tdm_zero_free,         \
+    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                          \
+    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward, \
+    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                    \
+    .gather_weight = tdm_zero3_gather_weight, .return_weight = tdm_zero3_return_weight,  \
+    .share_second = share_second, .gradient = tdm_zero3_gradient,                        \
+    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                         \
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {

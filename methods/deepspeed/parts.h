@@ -76,7 +76,7 @@ struct zero_trace {
     uint32_t use_count, next_use, step;
     int64_t here;                       /* gathered elements: __n_available_params */
     uint32_t *backward, backward_count; /* modules whose backward has begun, the latest last */
-    uint32_t strays;                    /* deviations from the trace; 0 is expected */
+    uint32_t strays;                    /* deviations from the trace, which then is invalid */
     uint32_t tile_end, tile_steps;      /* the step after the latest tile, and its steps */
 };
 
@@ -280,6 +280,9 @@ struct tdm_eager_value *tdm_zero3_enter(const struct tdm_torch_model *t, uint32_
                                         struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_zero3_leave(const struct tdm_torch_model *t, uint32_t module,
                                         struct tdm_eager_value *y);
+/* deepspeed.zero.GatheredParameters of one parameter: wrapper.h. */
+bool tdm_zero3_gather_weight(struct tdm_torch_model *t, const struct tdm_eager_value *weight);
+void tdm_zero3_return_weight(struct tdm_torch_model *t, const struct tdm_eager_value *weight);
 /* The machine may skip tiles, of which the trace is told. */
 void tdm_zero3_follow(struct tdm_torch_model *t);
 void tdm_zero3_leftovers(struct tdm_torch_model *t); /* modules that no backward has released */

@@ -129,6 +129,8 @@ static void make_masters(struct tdm_torch_model *t)
 void tdm_zero3_start(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->wrapped;
+    if (t->settings.frozen) /* DeepSpeedZeRoOffload alone, without an optimizer */
+        return;
     d->partition_elements = make_groups(t);
     defragment(t);
     make_masters(t);

@@ -206,6 +206,8 @@ static void before_forward(struct tdm_torch_model *t)
     struct torch_buckets *b = t->wrapped;
     if (t->settings.accumulation > 1 && !t->accumulating)
         return; /* the first forward of the step has done it */
+    if (t->adapters_off)
+        return; /* the module in it is called */
     if (++b->steps != 2)
         return;
     if (t->settings.ddp.early_buckets)

@@ -286,14 +286,21 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     return loss;
 }
 
-static struct tdm_eager_value *base_and_loss(struct tdm_torch_model *t)
+struct tdm_eager_value *tdm_torch_hidden(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
     tdm_torch_keep_vision(t);
-    struct tdm_eager_value *images = tdm_torch_image_rows(t), *loss;
+    struct tdm_eager_value *images = tdm_torch_image_rows(t);
     struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, tdm_torch_base(t));
     tdm_drop(m, images);
+    return hidden;
+}
+
+static struct tdm_eager_value *base_and_loss(struct tdm_torch_model *t)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *hidden = tdm_torch_hidden(t), *loss;
     if (t->settings.logits == TDM_LOGITS_BASE) {
         tdm_torch_cache_drop(t);
         loss = tdm_mean(m, hidden);
@@ -311,21 +318,35 @@ static void call(struct tdm_torch_model *t, void (*hook)(struct tdm_torch_model 
         hook(t);
 }
 
+void tdm_torch_begin_call(struct tdm_torch_model *t)
+{
+    call(t, t->settings.wrapper->before_forward);
+    tdm_drop(t->m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
+}
+
+struct tdm_eager_value *tdm_torch_end_call(struct tdm_torch_model *t, struct tdm_eager_value *y)
+{
+    y = tdm_module_leave(t, TDM_MODULE_WHOLE, y);
+    call(t, t->settings.wrapper->after_forward);
+    return y;
+}
+
 void tdm_torch_forward(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *loss;
     tdm_second_generate(t);
-    call(t, t->settings.wrapper->before_forward);
     m->autocast = t->autocasts;
-    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
-    loss = t->settings.second.trainer == TDM_TRAINER_SFT ? base_and_loss(t) : tdm_second_loss(t);
-    loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
+    if (t->settings.second.trainer == TDM_TRAINER_SFT) {
+        tdm_torch_begin_call(t);
+        loss = tdm_torch_end_call(t, base_and_loss(t));
+    } else {
+        loss = tdm_second_loss(t);
+    }
     tdm_drop(m, t->prompt_labels);
     t->prompt_labels = NULL;
     m->autocast = false;
     tdm_autocast_clear(m);
-    call(t, t->settings.wrapper->after_forward);
     tdm_drop(m, t->loss); /* frees the graph of the previous step */
     tdm_drop(m, t->held_input);
     t->loss = loss;

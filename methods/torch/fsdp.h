@@ -31,8 +31,9 @@ struct tdm_fsdp_settings {
     bool offload;        /* CPUOffloadPolicy: shards, their gradients and states in host memory */
     bool gathers_float8; /* enable_fsdp_float8_all_gather: of weights with products of 8 bits */
     bool version_1;      /* FullyShardedDataParallel */
-    bool leaves_nf4;  /* bnb_4bit_quant_storage=uint8: weights of 4 bits are whole on every rank */
-    bool moves_units; /* FSDP 1: each comes from host memory whole, and is divided on the GPU */
+    bool leaves_nf4;     /* bnb_4bit_quant_storage=uint8: weights of 4 bits are whole everywhere */
+    bool moves_units;    /* FSDP 1: each comes from host memory whole, and is divided on the GPU */
+    bool one_unit;       /* fully_shard on the whole alone; of a second model */
     bool checkpoints_units; /* FSDP 1: a reentrant checkpoint runs the unit, not the layer in it */
     uint64_t
         expert_ranks; /* that divide experts: expert_parallel_degree; 0: the method has no key */

@@ -46,6 +46,8 @@ static uint32_t embedding_group(const struct tdm_torch_model *t)
 /* The group of a module's parameters. */
 static uint32_t group_of(const struct tdm_torch_model *t, uint32_t module)
 {
+    if (t->settings.fsdp.one_unit)
+        return last_group(t);
     if (module >= TDM_MODULE_FIRST_LAYER) {
         const uint32_t number = (module - TDM_MODULE_FIRST_LAYER) / TDM_MODULES_A_LAYER;
         return module == tdm_layer_module(number, TDM_MODULE_EXPERTS)
@@ -224,7 +226,8 @@ static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t mo
 {
     uint32_t group = group_of(t, module);
     if ((module == TDM_MODULE_EMBEDDING && !t->settings.fsdp.units_of_ends) ||
-        (module == TDM_MODULE_HEAD && !has_embedding_group(t)) || t->m->stopped)
+        (module == TDM_MODULE_HEAD && !has_embedding_group(t)) || t->settings.fsdp.one_unit ||
+        t->m->stopped)
         return x;
     tdm_fsdp_unshard(t, group, true);
     prefetch(t, group);
@@ -240,7 +243,8 @@ static struct tdm_eager_value *leave_unit(struct tdm_torch_model *t, uint32_t mo
 {
     uint32_t group = group_of(t, module);
     if ((module == TDM_MODULE_EMBEDDING && !has_embedding_group(t)) ||
-        (module == TDM_MODULE_HEAD && !t->settings.fsdp.units_of_ends) || t->m->stopped)
+        (module == TDM_MODULE_HEAD && !t->settings.fsdp.units_of_ends) ||
+        t->settings.fsdp.one_unit || t->m->stopped)
         return y;
     /* Experts that a checkpoint runs again stay (FSDPParamGroup.post_forward). */
     if (!t->m->in_backward || t->settings.fsdp.version_1)
@@ -285,6 +289,22 @@ static void after_backward(struct tdm_torch_model *t)
     if (t->settings.fsdp.version_1)
         tdm_fsdp1_finish(t, embedding_group(t) + 1);
     f->gradients_on_host = t->settings.fsdp.offload;
+}
+
+/* TRL's prepare_fsdp (trl/models/utils.py): FSDP 1 wraps the layers of a second model as those of
+ * the first, but fully_shard is called on the whole alone, which so is gathered at once. The whole
+ * is moved to the GPU first. accelerate gives reshard_after_forward as yes or no. */
+static void share_second(const struct tdm_torch_settings *first, struct tdm_torch_settings *second)
+{
+    second->wrapper = first->wrapper;
+    second->ranks = first->ranks;
+    second->fsdp = first->fsdp;
+    second->fsdp.one_unit = !first->fsdp.version_1;
+    second->fsdp.units_of_ends = second->fsdp.gathers_float8 = false;
+    second->fsdp.shards_on_gpu = !first->fsdp.version_1 && !first->fsdp.offload;
+    second->empty_cache = true;
+    if (first->fsdp.reshard == TDM_RESHARD_DEFAULT)
+        second->fsdp.reshard = TDM_RESHARD_YES;
 }
 
 /* ---- keys, limits and costs ---- */
@@ -526,7 +546,6 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     } unknown[] = {
         {"quantization", "a weight of 8 bits or of GPTQ",
          torch->quantization > TDM_QUANTIZATION_NF4},
-        {"modules_to_save", "a trained copy of a module", torch->modules_to_save != 0},
     };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
     if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))
@@ -561,6 +580,11 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
             "--set quantization: nf4 among shards of fp32, with adapters of bf16, is not modelled");
         return tdm_hint(err, "load what is not quantized as bf16: --set weights_dtype=bf16");
     }
+    if (tdm_fsdp_widens_adapters(torch) && (torch->modules_to_save != 0 || torch->dora))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set fsdp_version=1: %s beside fp32 adapters among bf16 weights is not "
+                        "modelled",
+                        torch->dora ? "use_dora" : "modules_to_save");
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
         if (unknown[i].is_set)
             return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
@@ -667,7 +691,7 @@ static const char *summary(const struct tdm_method_settings *settings)
 static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, tdm_keys_tensor, keys_parts,
                                                       NULL};
 
-static const char *const without[] = {"bnb_keeps_inputs", "modules_to_save", NULL};
+static const char *const without[] = {"bnb_keeps_inputs", NULL};
 
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",
@@ -687,6 +711,7 @@ const struct tdm_wrapper tdm_fsdp_wrapper = {
     .after_forward = after_forward,
     .before_backward = before_backward,
     .after_backward = after_backward,
+    .share_second = share_second,
     .enter_unit = enter_unit,
     .leave_unit = leave_unit,
 };

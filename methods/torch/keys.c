@@ -347,6 +347,11 @@ static const struct tdm_key_need needs_wide_products = {
 static const struct tdm_key_need needs_other_autocast = {"with these weights_dtype",
                                                          has_other_autocast};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
+/* OffloadActivations copies all that is saved, not inputs of layers alone. */
+static const struct tdm_key_need needs_inputs = {
+    "without checkpointing; where it is activation_offloading, which then copies all that is saved, "
+    "that is not modelled",
+    has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
 
 static bool compiles_checkpoints(const struct tdm_key_case *c)
@@ -510,7 +515,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpoint_offload", "no|alst|yes", "no",
      "inputs of checkpointed layers in host memory: yes: offload of gradient_checkpointing_kwargs, "
      "activation_offloading; alst: activation_checkpoint_cpu_offload",
-     tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_checkpoints}},
+     tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_inputs}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
      "is said sdpa, but eager where attention has sinks",
@@ -600,7 +605,7 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
     {.name = NULL},
 };
 
-const struct tdm_method_key tdm_keys_whole[] = {
+const struct tdm_method_key tdm_keys_module[] = {
     {"image_tokens", "N", "0",
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
@@ -608,6 +613,10 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_whole[] = {
     {"gptq_kernel", "cuda-old|triton", "cuda-old",
      "products of quantization=gptq: cuda-old: unpacked by operations of PyTorch, and kept for the "
      "backward; triton: by a kernel, for the time of each product",

@@ -80,17 +80,29 @@ enum tdm_role tdm_projection_role(enum tdm_projection projection)
 _Static_assert((unsigned)TDM_MODULE_ROLES + TDM_ROLES <= (unsigned)TDM_MODULE_ADAPTED,
                "every role has a module");
 
+/* The module that runs the embedding's weight, or the head's, beside trained copies. */
+static uint32_t module_of_end(const struct tdm_torch_model *t, bool head)
+{
+    const uint32_t saved = t->settings.lora_rank > 0 ? t->settings.modules_to_save : 0;
+    if (head)
+        return (saved & TDM_SAVED_HEAD) != 0 ? TDM_MODULE_ORIGINAL : TDM_MODULE_HEAD;
+    if ((saved & TDM_SAVED_EMBEDDING) == 0)
+        return TDM_MODULE_EMBEDDING;
+    return t->config->tied ? module_of_end(t, true) : TDM_MODULE_ORIGINAL;
+}
+
 /* The module that a tensor belongs to. */
-static uint32_t module_of(uint32_t unit, enum tdm_role role)
+static uint32_t module_of(const struct tdm_torch_model *t, uint32_t unit, enum tdm_role role)
 {
     switch (role) {
     case TDM_ROLE_EMBEDDING:
+        return module_of_end(t, false);
     case TDM_ROLE_POSITIONS:
         return TDM_MODULE_EMBEDDING;
     case TDM_ROLE_FINAL_NORM:
         return TDM_MODULE_NORM;
     case TDM_ROLE_HEAD:
-        return TDM_MODULE_HEAD;
+        return module_of_end(t, true);
     case TDM_ROLE_ROUTER:
     case TDM_ROLE_EXPERTS_GATE_UP:
     case TDM_ROLE_EXPERTS_DOWN:
@@ -147,7 +159,7 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
         experts->wide_router && (role == TDM_ROLE_ROUTER || role == TDM_ROLE_ROUTER_BIAS);
     const uint64_t parts = is_of_experts(role) ? tdm_expert_parts(&t->settings) : 1;
     struct tdm_eager_value *value =
-        tdm_torch_add_parameter(t, module_of(unit, role), tensor->rows / parts, tensor->columns,
+        tdm_torch_add_parameter(t, module_of(t, unit, role), tensor->rows / parts, tensor->columns,
                                 wide ? FP32 : t->weight_bytes, trained);
     t->states[t->parameter_count - 1].matrix = unit < t->config->layers && tensor->rows > 1 &&
                                                role != TDM_ROLE_EXPERTS_GATE_UP &&
@@ -204,7 +216,7 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
         return weight;
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
-    const uint32_t module = module_of(number, role);
+    const uint32_t module = module_of(t, number, role);
     if (!shards_quantized(&t->settings))
         return add_quantized(t, module, tensor->rows, tensor->columns);
     uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
@@ -221,7 +233,7 @@ static void add_joint(struct tdm_torch_model *t, uint32_t number)
 {
     const struct tdm_model *c = t->config;
     struct torch_layer *layer = &t->layers[number];
-    const uint32_t module = module_of(number, TDM_ROLE_QKV);
+    const uint32_t module = module_of(t, number, TDM_ROLE_QKV);
     const uint64_t rows = (uint64_t)c->query_heads * c->head_dim + 2 * tdm_model_kv_width(c);
     t->m->label = (struct tdm_label){.name = tdm_role_name(TDM_ROLE_QKV), .layer = number};
     if (t->quantized != NULL) {
@@ -421,7 +433,10 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
     size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
     size_t most =
-        config->tensor_count + projections * 4 + 8; /* with adapters, prompts and copies */
+        config->tensor_count + projections * 4 + 16; /* with adapters, prompts and copies */
+    most +=
+        (size_t)config->vision.blocks *
+        TDM_VISION_BLOCK_TENSORS; /* with adapters, prompts, copies and ends of a vision tower */
     if (settings->deepspeed.ep_size > 0)
         most += tdm_moe_most_weights(config);
     bool quantizes = settings->lora_rank > 0 && settings->quantization != TDM_QUANTIZATION_NONE;

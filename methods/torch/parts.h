@@ -354,8 +354,13 @@ struct tdm_eager_value *tdm_torch_loss_in_place(struct tdm_torch_model *t,
 struct tdm_eager_value *tdm_torch_parts_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
 
-/* Embedding and layers: the last hidden states, normed (forward.c). */
+/* Embedding and layers: the last hidden states, normed (forward.c). The same with the module around
+ * them and what images need. Around a call of the model: what its wrapper does before and after, of
+ * which the second takes y and returns it. */
 struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t);
+struct tdm_eager_value *tdm_torch_hidden(struct tdm_torch_model *t);
+void tdm_torch_begin_call(struct tdm_torch_model *t);
+struct tdm_eager_value *tdm_torch_end_call(struct tdm_torch_model *t, struct tdm_eager_value *y);
 
 /* GRPO's loss by Liger of `scored` hidden states: gradients of them and of the head are made at
  * once.

@@ -94,15 +94,39 @@ static void tile_gradients(struct tdm_eager *m, const struct tdm_node *node,
     tdm_drop(m, wide[1]);
 }
 
+/* Heads are read outside of their modules (maybe_gather_lm_head_ctx): those of the student and of
+ * the teacher, or NULL. */
+struct heads {
+    struct tdm_torch_model *of[2];
+    bool gathered[2];
+};
+
+static struct heads gather_heads(struct tdm_torch_model *t, struct tdm_torch_model *teacher)
+{
+    struct heads h = {.of = {t, teacher}};
+    for (unsigned i = 0; i < 2; i++)
+        h.gathered[i] = h.of[i] != NULL && tdm_weight_gather(h.of[i], h.of[i]->head);
+    return h;
+}
+
+static void return_heads(const struct heads *h)
+{
+    for (unsigned i = 0; i < 2 && h->of[i] != NULL; i++)
+        tdm_weight_return(h->of[i], h->of[i]->head, h->gathered[i]);
+}
+
 static void function_backward(struct tdm_eager *m, struct tdm_node *node, uint32_t tiles,
                               uint16_t bytes, struct tdm_eager_value **results)
 {
+    struct tdm_torch_model *t = node->context;
+    const struct heads heads = gather_heads(t, tiles > 1 ? t->second : NULL);
     struct tdm_eager_value *hidden = tdm_node_saved(m, node, 0),
                            *weight = tdm_node_saved(m, node, 1);
     bool graph = m->grad_enabled;
     m->grad_enabled = false;
     tile_gradients(m, node, hidden, weight, tiles, bytes, results);
     m->grad_enabled = graph;
+    return_heads(&heads);
     tdm_drop(m, hidden);
     tdm_drop(m, weight);
 }
@@ -179,6 +203,8 @@ static struct tdm_eager_value *fold(struct tdm_torch_model *t, struct tdm_eager_
     struct tdm_eager_value *inputs[] = {picked, t->head};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     struct vectors statistics = {.count = 0};
+    if (node != NULL)
+        node->context = t;
     add_vectors(m, &statistics, picked->rows, 7);
     struct tdm_eager_value *buffer = tile(m, picked->rows, BF16);
     struct tdm_eager_value *part = narrow_part(m, t->head);
@@ -202,12 +228,14 @@ struct tdm_eager_value *tdm_torch_scores(struct tdm_torch_model *t, struct tdm_e
     struct tdm_eager *m = t->m;
     tdm_label(m, "lm_head");
     struct tdm_eager_value *before = tdm_rows(m, hidden, mask->rows); /* [:, :-1] */
+    const struct heads heads = gather_heads(t, NULL);
     struct tdm_eager_value *picked = masked(m, before, mask, scored);
     tdm_drop(m, before);
     struct tdm_eager_value *targets = tdm_value_new(m, scored, 1, INT64);
     struct tdm_eager_value *scores = fold(t, picked, targets);
     tdm_drop(m, targets);
     tdm_drop(m, picked);
+    return_heads(&heads);
     struct tdm_eager_value *placed = scattered(m, scores, mask);
     tdm_drop(m, scores);
     return placed;
@@ -225,9 +253,12 @@ struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
     tdm_label(m, "divergence");
     struct tdm_eager_value *picked = masked(m, hidden, mask, scored);
     struct tdm_eager_value *others = masked(m, other, mask, scored);
+    const struct heads heads = gather_heads(t, teacher);
     struct tdm_eager_value *inputs[] = {picked, t->head};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     struct vectors statistics = {.count = 0};
+    if (node != NULL)
+        node->context = t;
     add_vectors(m, &statistics, scored, 9);
     struct tdm_eager_value *buffers[] = {tile(m, scored, FP32), tile(m, scored, FP32)};
     tdm_cublas(m);
@@ -245,6 +276,7 @@ struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
         tdm_drop(m, log_z[i]);
     }
     tdm_drop(m, entropy);
+    return_heads(&heads);
     tdm_drop(m, picked);
     tdm_drop(m, others);
     return tdm_node_finish(m, node, divergence);
@@ -336,6 +368,7 @@ struct tdm_eager_value *tdm_torch_liger_grpo(struct tdm_torch_model *t,
     struct tdm_eager_value *kept = tdm_rows(m, hidden, scored); /* of completions */
     struct tdm_eager_value *inputs[] = {kept, t->head};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    const struct heads heads = gather_heads(t, NULL);
     m->category = TDM_METHOD_LOGITS;
     struct tdm_eager_value *head_grad = tdm_value_like(m, t->head);
     struct tdm_eager_value *grad = tdm_value_like(m, kept);
@@ -346,6 +379,7 @@ struct tdm_eager_value *tdm_torch_liger_grpo(struct tdm_torch_model *t,
         liger_old_sequence(t, scored / t->settings.batch);
     struct tdm_eager_value *joined = tdm_value_like(m, kept); /* torch.cat */
     m->category = before;
+    return_heads(&heads);
     tdm_drop(m, grad);
     struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
     tdm_node_save(m, node, joined);

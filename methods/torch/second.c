@@ -8,6 +8,8 @@
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
+#include <stdlib.h>
+
 /* Sequences of a step: DPO joins chosen and rejected ones. */
 uint64_t tdm_second_batch(const struct tdm_torch_settings *s)
 {
@@ -50,6 +52,8 @@ enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *e
                                           .ranks = 1,
                                           .frozen = true,
                                           .ids = t->ids};
+    if (s->wrapper->share_second != NULL)
+        s->wrapper->share_second(s, &settings);
     return status != TDM_OK ? status
                             : tdm_torch_model_create(t->m, config, &settings, &t->second, err);
 }
@@ -58,34 +62,6 @@ void tdm_second_free(struct tdm_torch_model *t)
 {
     tdm_torch_model_free(t->second);
     tdm_model_free(t->teacher);
-}
-
-/* A forward without a graph and without checkpoints, by the model itself without its adapters or by
- * the second model. Returns its last hidden states. */
-static struct tdm_eager_value *second_forward(struct tdm_torch_model *t)
-{
-    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
-    enum tdm_checkpointing checkpointing = by->settings.checkpointing;
-    bool graph = t->m->grad_enabled;
-    /* Checkpointed layers of the first forward, which run again, read these. */
-    struct tdm_eager_value *inputs[] = {by->positions,  by->cosine,      by->sine,
-                                        by->mask,       by->window_mask, by->window_cosine,
-                                        by->window_sine};
-    t->m->grad_enabled = false;
-    by->settings.checkpointing = TDM_CHECKPOINTING_OFF;
-    by->adapters_off = true;
-    struct tdm_eager_value *hidden = tdm_torch_base(by);
-    by->positions = inputs[0];
-    by->cosine = inputs[1];
-    by->sine = inputs[2];
-    by->mask = inputs[3];
-    by->window_mask = inputs[4];
-    by->window_cosine = inputs[5];
-    by->window_sine = inputs[6];
-    by->adapters_off = false;
-    by->settings.checkpointing = checkpointing;
-    t->m->grad_enabled = graph;
-    return hidden;
 }
 
 /* ---- losses ---- */
@@ -145,6 +121,7 @@ static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
     tdm_label(m, "lm_head");
     struct tdm_eager_value *logits =
         tdm_torch_linear(m, t, hidden, t->head, t->head_bias, TDM_MODULE_HEAD);
+    logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     logits = tdm_torch_scale_logits(m, t, logits);
     if (m->autocast)
         logits = tdm_replace(m, logits, tdm_cast(m, logits, FP32));
@@ -169,46 +146,72 @@ static struct tdm_eager_value *scores_of(struct tdm_torch_model *t, struct tdm_e
     return whole ? whole_scores(t, hidden) : tdm_torch_scores(t, hidden, b->mask, b->scored);
 }
 
+/* A call of the model itself without its adapters or of the second model, without a graph and
+ * without checkpoints. Returns its last hidden states, or its scores of the batch. */
+static struct tdm_eager_value *second_call(struct tdm_torch_model *t, const struct batch *b,
+                                           bool whole)
+{
+    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
+    enum tdm_checkpointing checkpointing = by->settings.checkpointing;
+    bool graph = t->m->grad_enabled;
+    /* Checkpointed layers of the first forward, which run again, read these. */
+    struct tdm_eager_value *inputs[] = {by->positions,  by->cosine,      by->sine,
+                                        by->mask,       by->window_mask, by->window_cosine,
+                                        by->window_sine};
+    t->m->grad_enabled = false;
+    by->settings.checkpointing = TDM_CHECKPOINTING_OFF;
+    by->adapters_off = true;
+    tdm_torch_begin_call(by);
+    tdm_drop(t->m, tdm_module_enter(by, TDM_MODULE_BASE, NULL));
+    struct tdm_eager_value *made = tdm_module_leave(by, TDM_MODULE_BASE, tdm_torch_base(by));
+    if (b != NULL)
+        made = tdm_replace(t->m, made, scores_of(by, made, b, whole));
+    made = tdm_torch_end_call(by, made);
+    by->positions = inputs[0];
+    by->cosine = inputs[1];
+    by->sine = inputs[2];
+    by->mask = inputs[3];
+    by->window_mask = inputs[4];
+    by->window_cosine = inputs[5];
+    by->window_sine = inputs[6];
+    by->adapters_off = false;
+    by->settings.checkpointing = checkpointing;
+    t->m->grad_enabled = graph;
+    return made;
+}
+
 /* Scores of the reference, which are kept until the loss is made. */
 static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const struct batch *b)
 {
-    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
-    struct tdm_eager *m = t->m;
-    if (!has_reference(&t->settings))
-        return NULL;
-    struct tdm_eager_value *hidden = second_forward(t);
-    bool graph = m->grad_enabled;
-    m->grad_enabled = false;
-    struct tdm_eager_value *scores = scores_of(by, hidden, b, has_whole_scores(t));
-    m->grad_enabled = graph;
-    tdm_drop(m, hidden);
-    return scores;
+    return has_reference(&t->settings) ? second_call(t, b, has_whole_scores(t)) : NULL;
 }
 
 static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const struct batch *b)
 {
-    struct tdm_eager_value *hidden = tdm_torch_base(t);
+    tdm_torch_begin_call(t);
+    struct tdm_eager_value *hidden = tdm_torch_hidden(t);
     struct tdm_eager_value *scores = t->settings.logits == TDM_LOGITS_FUSED
                                          ? tdm_torch_liger_grpo(t, hidden, b->scored)
                                          : scores_of(t, hidden, b, has_whole_scores(t));
     tdm_drop(t->m, hidden);
-    return scores;
+    return tdm_torch_end_call(t, scores);
 }
 
 static struct tdm_eager_value *distilled(struct tdm_torch_model *t, const struct batch *b)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_eager_value *hidden = tdm_torch_base(t);
+    tdm_torch_begin_call(t);
+    struct tdm_eager_value *hidden = tdm_torch_hidden(t);
     struct tdm_eager_value *student = tdm_rows(m, hidden, b->mask->rows);
     tdm_drop(m, hidden);
-    struct tdm_eager_value *whole = second_forward(t);
+    struct tdm_eager_value *whole = second_call(t, NULL, false);
     struct tdm_eager_value *teacher = tdm_rows(m, whole, b->mask->rows);
     tdm_drop(m, whole);
     struct tdm_eager_value *divergence =
         tdm_torch_divergence(t, t->second, student, teacher, b->mask, b->scored);
     tdm_drop(m, student);
     tdm_drop(m, teacher);
-    return divergence;
+    return tdm_torch_end_call(t, divergence);
 }
 
 struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t)
@@ -240,7 +243,7 @@ void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *
     struct tdm_method_choices choices = {.other_count = 0};
     struct tdm_serving_answer answer;
     struct tdm_error err;
-    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm ||
+    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm || second->elsewhere ||
         tdm_method_settle(&tdm_serving_method, &choices, &served, &err) != TDM_OK)
         return;
     served.serving.utilization = second->vllm_utilization;
@@ -281,10 +284,37 @@ static void put_to_sleep(struct tdm_torch_model *t)
     tdm_torch_empty_cache(t->m->allocator);
 }
 
+/* Gathers all parameters that are shards, and gives them back (models/utils.py,
+ * unwrap_model_for_generation; generation/vllm_generation.py with adapters, which are merged). */
+static void gather_all(struct tdm_torch_model *t, bool *gathered)
+{
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        gathered[i] = tdm_weight_gather(t, t->parameters[i]);
+}
+
+static void return_all(struct tdm_torch_model *t, const bool *gathered)
+{
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        tdm_weight_return(t, t->parameters[i], gathered[i]);
+}
+
+/* Sends the weights to vLLM: parameter by parameter (_iter_named_params). */
+static void send_weights(struct tdm_torch_model *t, bool *gathered)
+{
+    if (t->settings.lora_rank > 0) {
+        gather_all(t, gathered);
+        return_all(t, gathered);
+        return;
+    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        tdm_weight_return(t, t->parameters[i], tdm_weight_gather(t, t->parameters[i]));
+}
+
 /* transformers' generate: the prompt without a graph, then K and V of whole sequences. One layer's
  * K is there twice while a token is joined to it (cache_utils.py, DynamicLayer.update). */
-static void generate(struct tdm_torch_model *t)
+static void generate(struct tdm_torch_model *t, bool *gathered)
 {
+    gather_all(t, gathered);
     const struct tdm_torch_settings *s = &t->settings;
     uint64_t sequences = s->batch * s->second.steps_per_generation;
     uint64_t one = sequences * s->tokens * tdm_model_kv_width(t->config) * BF16;
@@ -296,12 +326,13 @@ static void generate(struct tdm_torch_model *t)
     tdm_drop(t->m, logits);
     tdm_drop(t->m, joined);
     tdm_drop(t->m, cache);
+    return_all(t, gathered);
 }
 
 void tdm_second_start(struct tdm_torch_model *t)
 {
     const struct tdm_second_settings *second = &t->settings.second;
-    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm)
+    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm || second->elsewhere)
         return;
     t->served[2] =
         bytes_of(t->m, TDM_METHOD_WORKSPACE, "vllm's CUDA graphs", second->vllm_graph_bytes);
@@ -315,10 +346,17 @@ void tdm_second_generate(struct tdm_torch_model *t)
     const struct tdm_second_settings *second = &t->settings.second;
     if (second->trainer != TDM_TRAINER_GRPO)
         return;
-    if (!second->vllm) {
-        generate(t);
-    } else if (second->sleeps) {
+    bool *gathered = calloc(t->parameter_count + 1, sizeof(*gathered));
+    if (gathered == NULL)
+        tdm_eager_no_memory(t->m);
+    const bool sleeps = second->vllm && second->sleeps && !second->elsewhere;
+    if (sleeps)
         wake(t);
+    if (second->vllm)
+        send_weights(t, gathered);
+    else
+        generate(t, gathered);
+    if (sleeps)
         put_to_sleep(t);
-    }
+    free(gathered);
 }

@@ -3,7 +3,8 @@
  * A second model in a step: TRL's trainers (trl 1.16,
  * trl/trainer/{dpo,grpo,distillation}_trainer.py). DPO and GRPO score tokens by a reference, which
  * is the base under the adapters or a copy; distillation compares with a teacher; GRPO generates
- * with vLLM on the same GPU or with transformers.
+ * with vLLM on the same GPU or on others, or with transformers. The wrapper of the student shards
+ * the second model as TRL does (trl/models/utils.py, prepare_fsdp and prepare_deepspeed).
  */
 #ifndef TDM_METHODS_TORCH_SECOND_H
 #define TDM_METHODS_TORCH_SECOND_H
@@ -27,6 +28,7 @@ struct tdm_second_settings {
     const char *teacher;    /* a model, borrowed; NULL: the same as the student */
     uint64_t scored_tokens; /* the last so many of a sequence; TDM_AUTO: all */
     bool vllm;              /* generates with vLLM, else with transformers */
+    bool elsewhere;         /* vllm_mode=server: on other GPUs */
     bool sleeps;            /* vllm_enable_sleep_mode */
     double vllm_utilization;
     uint64_t steps_per_generation;

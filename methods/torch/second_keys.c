@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of TRL's trainers with two models, in TRL's names. */
 #include "methods/method.h"
+#include "methods/torch/parts.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -78,6 +79,11 @@ static bool has_vllm(const struct tdm_key_case *c)
     return has_grpo(c) && c->settings->torch.second.vllm;
 }
 
+static bool has_vllm_here(const struct tdm_key_case *c)
+{
+    return has_vllm(c) && !c->settings->torch.second.elsewhere;
+}
+
 static const struct tdm_key_need needs_dpo = {"without trainer=dpo", has_dpo};
 static const struct tdm_key_need needs_grpo = {"without trainer=grpo", has_grpo};
 static const struct tdm_key_need needs_teacher = {"without trainer=distillation", has_teacher};
@@ -85,6 +91,8 @@ static const struct tdm_key_need needs_scores = {"with trainer=sft", has_scores}
 static const struct tdm_key_need needs_reference = {
     "without a reference, which trainer=dpo has, and trainer=grpo with beta", has_reference};
 static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vllm", has_vllm};
+static const struct tdm_key_need needs_vllm_here = {
+    "without trainer=grpo and use_vllm, or with vllm_mode=server", has_vllm_here};
 
 #define LAST_WHOLE_MINOR 10u /* of TRL 1 */
 
@@ -123,13 +131,16 @@ const struct tdm_method_key tdm_keys_second[] = {
     {"max_completion_length", "auto|N", "auto",
      "tokens of a sequence that are scored, the last ones; auto: all", read_scored,
      FIELD(scored_tokens), .needs = {&needs_scores}},
-    {"use_vllm", "no|yes", "no", "GRPO generates with vLLM on the same GPU (vllm_mode=colocate)",
-     tdm_key_read_switch, FIELD(vllm), .needs = {&needs_grpo}},
+    {"use_vllm", "no|yes", "no", "GRPO generates with vLLM", tdm_key_read_switch, FIELD(vllm),
+     .needs = {&needs_grpo}},
+    {"vllm_mode", "colocate|server", "colocate",
+     "vLLM on the same GPU, or on others, which are not counted", tdm_key_read_switch,
+     FIELD(elsewhere), .needs = {&needs_vllm}},
     {"vllm_gpu_memory_utilization", "0.3", "0.3", "share of the device that vLLM may take",
-     read_share, FIELD(vllm_utilization), .needs = {&needs_vllm}},
+     read_share, FIELD(vllm_utilization), .needs = {&needs_vllm_here}},
     {"vllm_enable_sleep_mode", "no|yes", "no",
      "yes: vLLM gives its memory back between generations", tdm_key_read_switch, FIELD(sleeps),
-     .needs = {&needs_vllm}},
+     .needs = {&needs_vllm_here}},
     {"steps_per_generation", "N", "1", "steps whose sequences are generated together",
      tdm_key_read_count, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
      .needs = {&needs_grpo}},
@@ -148,6 +159,25 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
         return tdm_fail(err, TDM_USAGE,
                         "--set trainer: a sequence of one token has none to score; expected "
                         "--context 2 or more");
+    const char *what = torch->logits_tiles > 0               ? "tiled_logits"
+                       : tdm_tensor_ranks(torch) > 1         ? "tensor_parallel_degree"
+                       : torch->wrapper != &tdm_fsdp_wrapper ? NULL
+                       : torch->fsdp.expert_ranks > 1        ? "expert_parallel_degree"
+                       : tdm_expert_parts(torch) > 1         ? "ep_size"
+                                                             : NULL;
+    if (torch->deepspeed.ep_size > 0)
+        what = "ep_size";
+    if (torch->deepspeed.offload_param == TDM_OFFLOAD_NVME)
+        what = "offload_param=nvme";
+    if (what != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set trainer: steps of two models with %s are not modelled", what);
+    if (torch->second.trainer == TDM_TRAINER_DISTILLATION && torch->wrapper == &tdm_fsdp_wrapper) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set trainer=distillation: under FSDP accelerate leaves the teacher on the CPU, "
+                 "which TRL's loss refuses");
+        return tdm_hint(err, "zero3 shards the teacher; ddp and zero2 have all of it on each GPU");
+    }
     const bool liger =
         torch->logits == TDM_LOGITS_FUSED && torch->second.trainer == TDM_TRAINER_GRPO;
     if ((torch->logits != TDM_LOGITS_HF && !liger) || torch->use_cache)

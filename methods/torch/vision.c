@@ -15,8 +15,29 @@ bool tdm_torch_counts_vision(const struct tdm_torch_settings *settings,
                              const struct tdm_model *model)
 {
     return model->vision.blocks > 0 && settings->quantization == TDM_QUANTIZATION_NONE &&
-           settings->wrapper->parameter == NULL && settings->context.divider == NULL &&
-           tdm_tensor_ranks(settings) == 1;
+           settings->context.divider == NULL && tdm_tensor_ranks(settings) == 1;
+}
+
+/* A frozen weight of the tower. Shards of the tower's blocks are gathered only while it runs, and
+ * so are all of ZeRO-3. What is beside blocks is in fully_shard's unit of the whole. */
+static void add_weight(struct tdm_torch_model *t, bool in_block, uint64_t rows, uint64_t columns)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    const bool fsdp = s->wrapper == &tdm_fsdp_wrapper;
+    const uint64_t elements = tdm_size_mul(rows, columns);
+    const uint16_t bytes = fsdp && s->fp32_weights ? FP32 : t->weight_bytes;
+    const bool on_host = fsdp ? s->fsdp.offload : s->deepspeed.offload_param != TDM_OFFLOAD_NONE;
+    if (!s->wrapper->shards_quantized) { /* every GPU has all of it */
+        tdm_value_leaf(t->m, rows, columns, bytes, false);
+    } else if (fsdp && (!in_block || s->fsdp.one_unit)) {
+        tdm_torch_add_parameter(t, TDM_MODULE_WHOLE, rows, columns, t->weight_bytes, false);
+    } else {
+        const uint64_t share = tdm_size_ceil_div(elements, tdm_fsdp_shards(s));
+        if (on_host)
+            tdm_host_take_pinned(t->m, tdm_size_mul(share, bytes));
+        else
+            tdm_value_leaf(t->m, 1, share, bytes, false);
+    }
 }
 
 void tdm_torch_add_vision(struct tdm_torch_model *t)
@@ -28,7 +49,7 @@ void tdm_torch_add_vision(struct tdm_torch_model *t)
     t->m->category = TDM_METHOD_WEIGHTS;
     t->m->label = (struct tdm_label){.name = "model.visual", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; tdm_vision_tensor(vision, i, &rows, &columns); i++)
-        tdm_value_leaf(t->m, rows, columns, t->weight_bytes, false);
+        add_weight(t, tdm_vision_in_block(vision, i), rows, columns);
     t->m->category = TDM_METHOD_WORKSPACE;
 }
 

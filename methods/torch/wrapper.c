@@ -49,3 +49,16 @@ struct tdm_eager_value *tdm_unit_leave(struct tdm_torch_model *t, uint32_t modul
     const struct tdm_wrapper *w = t->settings.wrapper;
     return w->leave_unit == NULL ? y : w->leave_unit(t, module, y);
 }
+
+bool tdm_weight_gather(struct tdm_torch_model *t, const struct tdm_eager_value *weight)
+{
+    const struct tdm_wrapper *w = t->settings.wrapper;
+    return w->gather_weight != NULL && w->gather_weight(t, weight);
+}
+
+void tdm_weight_return(struct tdm_torch_model *t, const struct tdm_eager_value *weight,
+                       bool gathered)
+{
+    if (gathered)
+        t->settings.wrapper->return_weight(t, weight);
+}

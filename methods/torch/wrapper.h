@@ -13,6 +13,7 @@
 
 struct tdm_method_cost;
 struct tdm_torch_model;
+struct tdm_torch_settings;
 
 /* Modules of a model: these, followed by TDM_MODULES_A_LAYER for each layer. */
 enum tdm_module {
@@ -22,6 +23,7 @@ enum tdm_module {
     TDM_MODULE_ROTARY,
     TDM_MODULE_NORM,
     TDM_MODULE_HEAD,
+    TDM_MODULE_ORIGINAL, /* embedding or head that peft's modules_to_save has put aside */
     TDM_MODULE_FIRST_LAYER = 8,
 };
 enum tdm_layer_module {
@@ -94,6 +96,12 @@ struct tdm_wrapper {
                                             struct tdm_eager_value *x);
     struct tdm_eager_value *(*leave_module)(const struct tdm_torch_model *t, uint32_t module,
                                             struct tdm_eager_value *y);
+    /* Gathers a weight that is read outside of its module, unless it is whole, and gives it back.
+     * gather returns true if it did. NULL: such weights are whole. */
+    bool (*gather_weight)(struct tdm_torch_model *t, const struct tdm_eager_value *weight);
+    void (*return_weight)(struct tdm_torch_model *t, const struct tdm_eager_value *weight);
+    /* How it shards a second model, which is frozen. NULL: every rank has all of it. */
+    void (*share_second)(const struct tdm_torch_settings *first, struct tdm_torch_settings *second);
     void (*gradient)(void *model,
                      struct tdm_eager_value *
                          leaf); /* a leaf has received its gradient; `model` is a tdm_torch_model */
@@ -126,5 +134,10 @@ struct tdm_eager_value *tdm_unit_enter(struct tdm_torch_model *t, uint32_t modul
                                        struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_unit_leave(struct tdm_torch_model *t, uint32_t module,
                                        struct tdm_eager_value *y);
+
+/* Around what reads a weight outside of its module: gather_weight, return_weight. */
+bool tdm_weight_gather(struct tdm_torch_model *t, const struct tdm_eager_value *weight);
+void tdm_weight_return(struct tdm_torch_model *t, const struct tdm_eager_value *weight,
+                       bool gathered);
 
 #endif

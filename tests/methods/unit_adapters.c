@@ -87,6 +87,67 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 511) / 512 * 512;
 }
 
+/* ---- trained copies of embedding and head, DoRA and a tower, among ranks ---- */
+
+#define RANKS 8u
+#define MIB_BYTES (UINT64_C(1) << 20)
+
+/* Bytes of weights before the first step that a setting adds, but for blocks that are larger than
+ * what they hold. */
+static void adds(const char *method, const char *config, const char *without, const char *with,
+                 uint64_t bytes)
+{
+    const char *const less[] = {"lora_rank=8", "checkpointing=on", "step=1", without, NULL},
+                      *const more[] = {"lora_rank=8", "checkpointing=on", "step=1", with, NULL};
+    const uint64_t before = predict_by(method, RANKS, config, less).steps[0].torch.before_bytes,
+                   after = predict_by(method, RANKS, config, more).steps[0].torch.before_bytes;
+    if (after - before + 2 * MIB_BYTES < bytes || after - before > bytes + 2 * MIB_BYTES)
+        fail_msg("%s, %s: %" PRIu64 " more, expected %" PRIu64, method, with, after - before,
+                 bytes);
+}
+
+/* Of Llama 3.1 8B an embedding or a head has 128,256 x 4,096 weights of bf16. Shards of ZeRO have a
+ * master beside them in fp32, and of stage 3 a gradient in bf16. */
+static void copies_of_modules_by_hand(void **state)
+{
+    const uint64_t copy = UINT64_C(128256) * 4096;
+    (void)state;
+    adds("fsdp", "llama-3.1-8b", "modules_to_save=none", "modules_to_save=embed_tokens,lm_head",
+         2 * copy * 2 / RANKS);
+    adds("zero2", "llama-3.1-8b", "modules_to_save=none", "modules_to_save=lm_head",
+         copy * 2 + copy * 4 / RANKS);
+    adds("zero3", "llama-3.1-8b", "modules_to_save=none", "modules_to_save=embed_tokens,lm_head",
+         2 * copy * (2 + 2 + 4) / RANKS);
+}
+
+/* ZeRO-3 gathers copies, and not what they stand for. */
+static void originals_are_not_gathered(void **state)
+{
+    static const char *const none[] = {"lora_rank=8", "step=2", NULL},
+                             *const both[] = {"lora_rank=8", "step=2",
+                                              "modules_to_save=embed_tokens,lm_head", NULL};
+    struct tdm_method_prediction plain = predict_by("zero3", RANKS, "llama-3.1-8b", none),
+                                 saved = predict_by("zero3", RANKS, "llama-3.1-8b", both);
+    const uint64_t a = plain.steps[0].torch.phases[TDM_PHASE_FORWARD].allocated -
+                       plain.steps[0].torch.before_bytes,
+                   b = saved.steps[0].torch.phases[TDM_PHASE_FORWARD].allocated -
+                       saved.steps[0].torch.before_bytes;
+    (void)state;
+    assert_true(b < a + 64 * MIB_BYTES && a < b + 64 * MIB_BYTES);
+}
+
+static void refuses_dora_of_zero3(void **state)
+{
+    static const char *const dora[] = {"lora_rank=8", "use_dora=yes", NULL};
+    struct tdm_method_prediction p;
+    struct tdm_error err = {.message = ""};
+    (void)state;
+    assert_int_equal(try_predict("llama-3.1-8b", "zero3", RANKS, dora, &p, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "ZeRO-3 has given it back"));
+    predict_by("zero2", RANKS, "llama-3.1-8b", dora);
+    predict_by("fsdp", RANKS, "llama-3.1-8b", dora);
+}
+
 static void quantized_weights_by_hand(void **state)
 {
     static const char *const none[] = {"lora_rank=8", NULL},
@@ -683,6 +744,9 @@ static void losses_of_all_logits_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_of_modules_by_hand),
+        cmocka_unit_test(originals_are_not_gathered),
+        cmocka_unit_test(refuses_dora_of_zero3),
         cmocka_unit_test(quantized_weights_by_hand),
         cmocka_unit_test(dropout_by_hand),
         cmocka_unit_test(gradients_go_at_once),

@@ -240,6 +240,42 @@ static uint64_t gathered(const struct tdm_torch_model *t)
     return elements;
 }
 
+static void trace_is_complete(const struct tdm_torch_model *t)
+{
+    assert_true(tdm_zero_of(t)->trace.complete);
+    assert_true(tdm_zero_of(t)->trace.length > 300);
+    assert_int_equal(tdm_zero_of(t)->trace.strays, 0);
+    assert_int_equal(tdm_zero_of(t)->trace.next_use, tdm_zero_of(t)->trace.use_count);
+    for (uint32_t k = 0; k < t->parameter_count; k++)
+        assert_int_equal(t->parameters[k]->storage->block != NULL,
+                         tdm_zero_of(t)->parameters[k].persists);
+}
+
+/* Three steps, after which `check` looks at the model. */
+static void run_steps(const struct setting *setting, void (*check)(const struct tdm_torch_model *t))
+{
+    struct tdm_model *model = NULL;
+    struct tdm_method_settings chosen;
+    struct tdm_torch_allocator *allocator;
+    struct tdm_eager eager;
+    struct tdm_error err;
+    void *system = NULL;
+    read_setting(setting, &model, &chosen);
+    must(tdm_torch_allocator_create(UINT64_C(1) << 42, false, &allocator, &err), &err);
+    tdm_eager_start(&eager, allocator, &gpu.gpu);
+    must(chosen.method->system->create(&eager, model, &chosen, &system, &err), &err);
+    assert_int_equal(gathered(system), 0);
+    for (unsigned step = 0; step < 3; step++)
+        for (unsigned p = 0; p < TDM_TORCH_PHASES; p++)
+            chosen.method->system->phases[p](system);
+    assert_int_equal(eager.status, TDM_OK);
+    check(system);
+    chosen.method->system->free(system);
+    tdm_eager_end(&eager);
+    tdm_torch_allocator_free(allocator);
+    tdm_model_free(model);
+}
+
 /* Steps follow the recorded trace, and free all parameters that are not small. */
 static void trace_holds(void **state)
 {
@@ -273,35 +309,32 @@ static void trace_holds(void **state)
          {"zero_hpz_partition_size=2", "zero_quantized_weights=true", "lora_rank=8"}},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
-        struct tdm_model *model = NULL;
-        struct tdm_method_settings chosen;
-        struct tdm_torch_allocator *allocator;
-        struct tdm_eager eager;
-        struct tdm_error err;
-        void *system = NULL;
-        read_setting(&settings[i], &model, &chosen);
-        must(tdm_torch_allocator_create(UINT64_C(1) << 42, false, &allocator, &err), &err);
-        tdm_eager_start(&eager, allocator, &gpu.gpu);
-        must(chosen.method->system->create(&eager, model, &chosen, &system, &err), &err);
-        const struct tdm_torch_model *t = system;
-        assert_int_equal(gathered(t), 0);
-        for (unsigned step = 0; step < 3; step++)
-            for (unsigned p = 0; p < TDM_TORCH_PHASES; p++)
-                chosen.method->system->phases[p](system);
-        assert_int_equal(eager.status, TDM_OK);
-        assert_true(tdm_zero_of(t)->trace.complete);
-        assert_true(tdm_zero_of(t)->trace.length > 300);
-        assert_int_equal(tdm_zero_of(t)->trace.strays, 0);
-        assert_int_equal(tdm_zero_of(t)->trace.next_use, tdm_zero_of(t)->trace.use_count);
-        for (uint32_t k = 0; k < t->parameter_count; k++)
-            assert_int_equal(t->parameters[k]->storage->block != NULL,
-                             tdm_zero_of(t)->parameters[k].persists);
-        chosen.method->system->free(system);
-        tdm_eager_end(&eager);
-        tdm_torch_allocator_free(allocator);
-        tdm_model_free(model);
-    }
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        run_steps(&settings[i], trace_is_complete);
+}
+
+static void trace_was_invalid(const struct tdm_torch_model *t)
+{
+    assert_false(tdm_zero_of(t)->trace.complete);
+    assert_int_equal(tdm_zero_of(t)->trace.strays, 3); /* one in each step */
+    assert_int_equal(tdm_zero_of(t)->trace.use_count, 0);
+}
+
+/* The reference of adapters is the same model without them: its forward meets another module than
+ * the policy's recorded, and the rest of the step runs without a trace. A copy has a trace of its
+ * own. */
+static void forwards_of_other_modules_end_the_trace(void **state)
+{
+    const struct setting base = {
+        "qwen2.5-0.5b", "zero3", 4, 256, {"trainer=dpo", "lora_rank=8", "checkpointing=on"}};
+    const struct setting copy = {
+        "qwen2.5-0.5b", "zero3", 4, 256, {"trainer=dpo", "checkpointing=on"}};
+    const struct setting scored = {
+        "qwen2.5-0.5b", "zero3", 4, 256, {"trainer=grpo", "beta=0.1", "lora_rank=8"}};
+    (void)state;
+    run_steps(&base, trace_was_invalid);
+    run_steps(&scored, trace_was_invalid);
+    run_steps(&copy, trace_is_complete);
 }
 
 /* Limits on what is gathered ahead or kept for later bound what is gathered. */
@@ -815,6 +848,7 @@ int main(void)
         cmocka_unit_test(gradients_are_whole),
         cmocka_unit_test(alst_divides_sequences),
         cmocka_unit_test(trace_holds),
+        cmocka_unit_test(forwards_of_other_modules_end_the_trace),
         cmocka_unit_test(live_parameters_are_bounded),
         cmocka_unit_test(scales_are_counted),
         cmocka_unit_test(second_copies_are_kept),

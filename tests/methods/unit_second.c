@@ -48,19 +48,20 @@ static const char *source(void)
     return folder == NULL ? "." : folder;
 }
 
-/* Status of a prediction, whose last step is at *step. */
-static enum tdm_status predict(const char *config, const char *const *pairs, size_t count,
-                               struct step *step, struct tdm_error *err)
+/* Status of a prediction of a method on so many GPUs, whose last step is at *step. */
+static enum tdm_status predict_on(const char *name, uint64_t ranks, const char *config,
+                                  const char *const *pairs, size_t count, struct step *step,
+                                  struct tdm_error *err)
 {
     char path[PATH_BYTES];
-    struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 2, .ranks = 1}};
+    struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 2, .ranks = ranks}};
     const struct tdm_method *method;
     struct tdm_method_choices choices;
     struct tdm_method_prediction p;
     struct tdm_machine *machine = NULL;
     struct tdm_model *model = NULL;
     snprintf(path, sizeof(path), "%s/tests/data/configs/families/%s.json", source(), config);
-    enum tdm_status status = tdm_method_find("parallel", &method, err);
+    enum tdm_status status = tdm_method_find(name, &method, err);
     if (status == TDM_OK)
         status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
     if (status == TDM_OK)
@@ -76,6 +77,12 @@ static enum tdm_status predict(const char *config, const char *const *pairs, siz
     tdm_model_free(model);
     tdm_machine_free(machine);
     return status;
+}
+
+static enum tdm_status predict(const char *config, const char *const *pairs, size_t count,
+                               struct step *step, struct tdm_error *err)
+{
+    return predict_on("parallel", 1, config, pairs, count, step, err);
 }
 
 #define ASK(step, config, ...)                                                                  \
@@ -211,6 +218,108 @@ static void vllm_takes_its_share(void **state)
     assert_true(asleep.torch.peak.requested > share / 10 * 9);
 }
 
+/* ---- shared among ranks ---- */
+
+#define RANKS 4u
+
+#define ASK_SHARED(step, method, ...)                                                            \
+    do {                                                                                         \
+        const char *asked_[] = {"attention=eager", "step=3", __VA_ARGS__};                       \
+        struct tdm_error err_ = {.message = ""};                                                 \
+        if (predict_on(method, RANKS, "llama", asked_, sizeof(asked_) / sizeof(asked_[0]), step, \
+                       &err_) != TDM_OK)                                                         \
+            fail_msg("%s", err_.message);                                                        \
+    } while (0)
+
+/* A copy of the model as shards, whose norms of 256 elements take blocks of 512 bytes each. */
+static uint64_t shards_of(const struct step *step, uint64_t element_bytes)
+{
+    const uint64_t norms = 2 * step->layers + 1;
+    return step->weights / 2 * element_bytes / RANKS + norms * (512 - 256 * element_bytes / RANKS) +
+           BUFFERS_BYTES;
+}
+
+static uint64_t forward_peak(const struct step *step)
+{
+    return step->torch.phases[TDM_PHASE_FORWARD].requested - step->torch.before_bytes;
+}
+
+/* The reference is a shard, but fully_shard gathers it as one: its buffer and all its parameters
+ * are there while it scores, beside what the student's forward kept and scored with. */
+static void fsdp_gathers_the_whole_reference(void **state)
+{
+    struct step without, copy, wide, base, none;
+    (void)state;
+    ASK_SHARED(&without, "fsdp", "trainer=dpo", "precompute_ref_log_probs=yes",
+               "reshard_after_forward=yes");
+    ASK_SHARED(&copy, "fsdp", "trainer=dpo", "reshard_after_forward=yes");
+    assert_int_equal(copy.torch.before_bytes - without.torch.before_bytes, shards_of(&copy, 2));
+    assert_true(forward_peak(&copy) > 2 * copy.weights);
+    assert_true(forward_peak(&copy) < 2 * copy.weights + forward_peak(&without));
+    /* Of fp32 the shards are twice as large, and gathered in bf16. */
+    ASK_SHARED(&wide, "fsdp", "trainer=dpo", "reshard_after_forward=yes", "weights_dtype=fp32");
+    ASK_SHARED(&none, "fsdp", "trainer=dpo", "precompute_ref_log_probs=yes",
+               "reshard_after_forward=yes", "weights_dtype=fp32");
+    assert_int_equal(wide.torch.before_bytes - none.torch.before_bytes, shards_of(&wide, 4));
+    assert_true(forward_peak(&wide) < 2 * wide.weights + forward_peak(&none));
+    /* Without resharding it stays gathered. */
+    ASK_SHARED(&base, "fsdp", "trainer=dpo", "reshard_after_forward=no");
+    ASK_SHARED(&none, "fsdp", "trainer=dpo", "precompute_ref_log_probs=yes",
+               "reshard_after_forward=no");
+    assert_int_equal(base.torch.before_bytes - none.torch.before_bytes,
+                     shards_of(&base, 2) + base.weights);
+    /* FSDP 1 wraps its layers, so it gathers less at a time. */
+    ASK_SHARED(&none, "fsdp", "trainer=dpo", "fsdp_version=1");
+    assert_true(forward_peak(&none) < forward_peak(&copy));
+    /* Under adapters there is no copy. */
+    ASK_SHARED(&base, "fsdp", "trainer=dpo", "lora_rank=8", "reshard_after_forward=yes");
+    ASK_SHARED(&none, "fsdp", "trainer=dpo", "lora_rank=8", "precompute_ref_log_probs=yes",
+               "reshard_after_forward=yes");
+    assert_int_equal(base.torch.before_bytes, none.torch.before_bytes);
+}
+
+/* No tile is larger than the weights, and no module keeps its own. */
+#define LITTLE                                                                                 \
+    "max_completion_length=1", "stage3_max_reuse_distance=0", "stage3_prefetch_bucket_size=0", \
+        "checkpointing=on"
+#define NONE_PERSISTS "stage3_param_persistence_threshold=0"
+
+static void zero_shards_the_reference_at_stage_3(void **state)
+{
+    static const char *const whole[] = {"deepspeed-zero1", "zero2"};
+    struct step without, copy;
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        ASK_SHARED(&without, whole[i], "trainer=dpo", "precompute_ref_log_probs=yes");
+        ASK_SHARED(&copy, whole[i], "trainer=dpo");
+        assert_int_equal(copy.torch.before_bytes - without.torch.before_bytes,
+                         copy.weights + BUFFERS_BYTES);
+    }
+    ASK_SHARED(&without, "zero3", "trainer=dpo", "precompute_ref_log_probs=yes", NONE_PERSISTS);
+    ASK_SHARED(&copy, "zero3", "trainer=dpo", NONE_PERSISTS);
+    assert_int_equal(copy.torch.before_bytes - without.torch.before_bytes, shards_of(&copy, 2));
+    ASK_SHARED(&without, "zero3", "trainer=grpo", NONE_PERSISTS);
+    ASK_SHARED(&copy, "zero3", "trainer=distillation", NONE_PERSISTS);
+    assert_int_equal(copy.torch.before_bytes - without.torch.before_bytes, shards_of(&copy, 2));
+}
+
+/* transformers generates with all parameters gathered; vLLM gets them one by one, but with
+ * adapters, which are merged first, all at once. */
+static void generation_gathers_what_zero3_shards(void **state)
+{
+    struct step whole, sent, merged;
+    (void)state;
+    ASK_SHARED(&whole, "zero3", "trainer=grpo", NONE_PERSISTS, LITTLE);
+    ASK_SHARED(&sent, "zero3", "trainer=grpo", NONE_PERSISTS, LITTLE, "use_vllm=yes",
+               "vllm_mode=server");
+    ASK_SHARED(&merged, "zero3", "trainer=grpo", NONE_PERSISTS, LITTLE, "use_vllm=yes",
+               "vllm_mode=server", "lora_rank=8");
+    const uint64_t part = whole.weights / 5 * 4; /* as blocks are larger than what they hold */
+    assert_true(forward_peak(&whole) >= part);
+    assert_true(forward_peak(&sent) < part);
+    assert_true(forward_peak(&merged) >= part);
+}
+
 /* Of 63 scored words of 1,024, hidden size 256. A tile has two rows of words in fp32, hidden states
  * twice and the head three times, and until 0.7.0 there are logits and their gradient in bf16 and
  * the head once; all else is the same. */
@@ -229,12 +338,25 @@ static void ligers_loss_of_grpo(void **state)
     assert_true(whole.torch.peak.requested > now.torch.peak.requested);
 }
 
+static void refuses(const char *method, const char *pair, const char *other, const char *part)
+{
+    const char *pairs[] = {pair, other};
+    struct tdm_error err = {.message = ""};
+    struct step step;
+    assert_int_equal(predict_on(method, RANKS, "llama", pairs, 2, &step, &err), TDM_USAGE);
+    if (strstr(err.message, part) == NULL)
+        fail_msg("%s", err.message);
+}
+
 static void wrong_settings_are_refused(void **state)
 {
     char teacher[PATH_BYTES];
     (void)state;
     snprintf(teacher, sizeof(teacher), "teacher_model=%s/tests/data/configs/llama-2-13b.json",
              source());
+    refuses("fsdp", "trainer=distillation", "step=3", "leaves the teacher on the CPU");
+    refuses("fsdp", "trainer=dpo", "tensor_parallel_degree=2", "not modelled");
+    refuses("zero3", "trainer=dpo", "tiled_logits=2", "not modelled");
     REFUSES("words, the student", "trainer=distillation", teacher);
     REFUSES("leave out use_cache, and logits", "trainer=dpo", "logits=fused");
     REFUSES("leave out use_cache, and logits", "trainer=grpo", "logits=chunked");
@@ -253,6 +375,9 @@ int main(void)
         cmocka_unit_test(references_add_their_weights),
         cmocka_unit_test(teachers_add_their_weights),
         cmocka_unit_test(vllm_takes_its_share),
+        cmocka_unit_test(fsdp_gathers_the_whole_reference),
+        cmocka_unit_test(zero_shards_the_reference_at_stage_3),
+        cmocka_unit_test(generation_gathers_what_zero3_shards),
         cmocka_unit_test(ligers_loss_of_grpo),
         cmocka_unit_test(wrong_settings_are_refused),
     };
