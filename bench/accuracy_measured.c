@@ -23,7 +23,8 @@
 enum figure { ALLOCATED, RESERVED, USED, FIGURES };
 enum group { ONE_GPU, SEVERAL_GPUS, COMPILED, GROUPS };
 
-static const char *const group_names[GROUPS] = {"one GPU", "several GPUs", "compiled layers"};
+static const char *const group_names[GROUPS] = {"one GPU", "several GPUs",
+                                                "compiled layers and steps"};
 
 #define NO_BOUND 1e9
 
@@ -35,7 +36,7 @@ static const struct {
 } figures[FIGURES] = {
     [ALLOCATED] = {"allocated",
                    "peak_allocated_bytes",
-                   {{0.0005, 0.005}, {0.0005, 0.002}, {0.01, 0.04}}},
+                   {{0.0005, 0.006}, {0.0005, 0.002}, {0.01, 0.15}}},
     [RESERVED] = {"reserved",
                   "peak_reserved_bytes",
                   {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}, {0.03, NO_BOUND}}},
@@ -192,10 +193,21 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
     return status;
 }
 
+/* torchao's optimizers compile the step of a parameter. */
+static bool has_compiled_step(const struct table *table)
+{
+    static const char *const optimizers[] = {"adamw-4bit", "adamw-fp8", "ao-adamw-8bit"};
+    const char *optimizer = field(table, "optimizer");
+    for (size_t i = 0; i < sizeof(optimizers) / sizeof(optimizers[0]); i++)
+        if (strcmp(optimizer, optimizers[i]) == 0)
+            return true;
+    return false;
+}
+
 static struct tally *tally_of(const struct table *table, struct tally *tallies)
 {
     char compile[32];
-    if (noted(table, "compile", compile, sizeof(compile)) != NULL)
+    if (noted(table, "compile", compile, sizeof(compile)) != NULL || has_compiled_step(table))
         return &tallies[COMPILED];
     return &tallies[strcmp(field(table, "gpus"), "1") == 0 ? ONE_GPU : SEVERAL_GPUS];
 }

@@ -71,7 +71,7 @@ const char *tdm_method_alias(const struct tdm_method *method, size_t number);
  * later tables. */
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);
 
-#define TDM_METHOD_MOST_KEYS 64u
+#define TDM_METHOD_MOST_KEYS 96u
 
 /* What the user set: the value of each key, by its number; NULL: the default. For a method without
  * a system, `others` has the pairs with other keys, which the planner reads. */

@@ -138,22 +138,35 @@ static bool repeats_for_flash(const struct tdm_torch_model *t)
     return false;
 }
 
-/* _scaled_dot_product_attention_math (torch, transformers/attention.cpp): where there is no mask,
- * transformers has torch repeat K and V (use_gqa_in_sdpa), which the memory-efficient kernel does
- * not. The causal mask is added in place. _safe_softmax finds rows without a finite score, and
- * copies the softmax for them. */
+/* _scaled_dot_product_attention_math (torch, transformers/attention.cpp), where no kernel takes
+ * these heads (TDM_TORCH_MATH). K and V of groups in fp32 are repeated by torch; one head of
+ * all queries is broadcast by the products. Of 16 bits all is done in fp32, and the weights, which
+ * are returned too, are cast back. The causal mask is added in place. _safe_softmax finds rows
+ * without a finite score, and copies the softmax for them. */
 static struct tdm_eager_value *math_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v)
 {
     const uint64_t tokens = t->settings.tokens;
-    struct tdm_eager_value *scaled = tdm_mul_number(m, q);
+    uint16_t bytes = FP32;
+    const bool one = t->config->kv_heads == 1;
+    struct tdm_eager_value *given[] = {q, k, v}, *wide[3];
+    for (unsigned i = 0; i < 3; i++) {
+        struct tdm_eager_value *narrow = tdm_autocast(m, given[i]);
+        bytes = narrow->element_bytes;
+        wide[i] = tdm_cast(m, narrow, FP32);
+        tdm_drop(m, narrow);
+    }
+    struct tdm_eager_value *scaled = tdm_mul_number(m, wide[0]);
     struct tdm_eager_value *whole = tdm_value_new(m, tokens, tokens, BOOL);
     whole = tdm_replace(m, whole, tdm_value_new(m, tokens, tokens, BOOL));
-    struct tdm_eager_value *mask = tdm_value_new(m, tokens, tokens, q->element_bytes);
+    struct tdm_eager_value *mask = tdm_value_new(m, tokens, tokens, FP32);
     tdm_drop(m, whole);
-    struct tdm_eager_value *keys = repeat_kv(m, t, k, false), *values = repeat_kv(m, t, v, false);
+    struct tdm_eager_value *keys = one ? tdm_take(wide[1]) : repeat_kv(m, t, wide[1], false),
+                           *values = repeat_kv(m, t, wide[2], one);
     struct tdm_eager_value *scaled_keys = tdm_mul_number(m, keys);
+    if (one)
+        scaled_keys = tdm_replace(m, scaled_keys, repeat_kv(m, t, scaled_keys, true));
     struct tdm_eager_value *scores = tdm_bmm(m, scaled, scaled_keys, q->rows, tokens);
     tdm_drop(m, scaled_keys);
     tdm_drop(m, scaled);
@@ -163,11 +176,17 @@ static struct tdm_eager_value *math_attention(struct tdm_eager *m, const struct 
     struct tdm_eager_value *weights = tdm_softmax(m, scores); /* the copy */
     tdm_drop(m, soft);
     tdm_drop(m, scores);
-    struct tdm_eager_value *output = tdm_bmm(m, weights, values, q->rows, q->columns);
+    struct tdm_eager_value *product = tdm_bmm(m, weights, values, q->rows, q->columns);
+    struct tdm_eager_value *output = tdm_cast(m, product, bytes);
+    tdm_drop(m, product);
+    if (bytes != FP32)
+        tdm_drop(m, tdm_value_new(m, weights->rows, weights->columns, bytes));
     tdm_drop(m, weights);
     tdm_drop(m, values);
     tdm_drop(m, keys);
     tdm_drop(m, mask);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, wide[i]);
     struct tdm_eager_value *turned = tdm_transpose(m, output);
     tdm_drop(m, output);
     struct tdm_eager_value *y = tdm_contiguous(m, turned);

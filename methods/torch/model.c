@@ -169,7 +169,6 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
 
 /* Recipes of torchtitan and accelerate convert layers both of whose dimensions cuBLAS takes in 8
  * bits. The head stays, as both leave it out; accelerate makes it one of Transformer Engine's. */
-#define SDPA_GROUPS_HEAD_DIM 256u /* of sdpa_attention.py use_gqa_in_sdpa */
 #define FLOAT8_MULTIPLE 16u
 static bool takes_float8(const struct tdm_tensor *tensor)
 {
@@ -423,6 +422,16 @@ static void add_parameters(struct tdm_torch_model *t)
     tdm_torch_add_pixels(t);
 }
 
+#define SDPA_GROUPS_HEAD_DIM 256u /* of sdpa_attention.py use_gqa_in_sdpa */
+
+/* Layers of Falcon 7B give torch one head of K and V for all queries, which no kernel takes
+ * (transformers 5.17, modeling_falcon.py; sdp_utils.cpp check_batch_size_and_num_heads_dense). */
+static bool broadcasts_heads(const struct tdm_model *config)
+{
+    return config->kv_heads == 1 && config->query_heads > 1 &&
+           strcmp(config->architecture, "FalconForCausalLM") == 0;
+}
+
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
                                        const struct tdm_torch_settings *settings,
                                        struct tdm_torch_model **model, struct tdm_error *err)
@@ -486,6 +495,10 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
                                         config->head_dim <= SDPA_GROUPS_HEAD_DIM
                                     ? TDM_TORCH_MATH
                                     : TDM_TORCH_EFFICIENT;
+    if (broadcasts_heads(config) &&
+        (t->settings.attention == TDM_TORCH_SDPA || t->settings.attention == TDM_TORCH_SDPA_FLASH ||
+         t->settings.attention == TDM_TORCH_EFFICIENT))
+        t->settings.attention = TDM_TORCH_MATH;
     t->caches = (settings->use_cache || tdm_adapter_prefix_tokens(settings) > 0) &&
                 settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {

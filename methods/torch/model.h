@@ -45,7 +45,7 @@ enum tdm_torch_attention {
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
     TDM_TORCH_MATERIALIZED, /* synonym of eager */
     TDM_TORCH_FLASH,        /* flash_attn: as sdpa-flash, but its kernel is given the window */
-    TDM_TORCH_MATH,         /* no key: torch's operations, where no kernel takes groups in fp32 */
+    TDM_TORCH_MATH,         /* no key: torch's operations, where no kernel takes the heads */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,

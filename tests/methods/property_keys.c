@@ -195,7 +195,7 @@ static uint64_t figures(const struct tdm_model *model, const struct tdm_machine 
 struct drawn {
     const struct tdm_method *method;
     size_t keys;
-    const struct tdm_method_key *key[TDM_METHOD_MOST_KEYS];
+    const struct tdm_method_key *key[TDM_METHOD_MOST_KEYS + 1];
     struct values values[TDM_METHOD_MOST_KEYS];
     const struct tdm_machine *machine;
     const struct tdm_model *model;
@@ -363,11 +363,19 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
 }
 
 /* Keys without effect in one method. The method shares their table with others because of its other
- * keys. fully_shard casts adapters of either dtype. NULL: in all methods. No model that is drawn
- * has a vision tower. */
+ * keys. fully_shard casts adapters of either dtype, ZeRO-3 refuses DoRA,
+ * compiled layers of divided sequences are not modelled with their checkpoints. NULL: in all
+ * methods. No model that is drawn has a vision tower. */
 static const struct {
     const char *method, *key;
 } always_vain[] = {{"fsdp", "lora"},
+                   {"zero3", "use_dora"},
+                   {"torch-cp", "checkpoint_wrapper"},
+                   {"ring", "checkpoint_wrapper"},
+                   {"double-ring", "checkpoint_wrapper"},
+                   {"ulysses", "checkpoint_wrapper"},
+                   {"usp", "checkpoint_wrapper"},
+                   {"zero3-offload", "use_dora"},
                    {NULL, "use_rslora"},
                    {NULL, "image_tokens"},
                    {NULL, "clip_grad"},
