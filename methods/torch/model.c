@@ -6,6 +6,7 @@
 #include "methods/torch/parts.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const projection_names[TDM_PROJECTIONS] = {
     [TDM_PROJECTION_Q] = "q_proj",       [TDM_PROJECTION_K] = "k_proj",
@@ -425,10 +426,12 @@ static void add_parameters(struct tdm_torch_model *t)
 #define SDPA_GROUPS_HEAD_DIM 256u /* of sdpa_attention.py use_gqa_in_sdpa */
 
 /* Layers of Falcon 7B give torch one head of K and V for all queries, which no kernel takes
- * (transformers 5.17, modeling_falcon.py; sdp_utils.cpp check_batch_size_and_num_heads_dense). */
-static bool broadcasts_heads(const struct tdm_model *config)
+ * (transformers 5.17, modeling_falcon.py; sdp_utils.cpp check_batch_size_and_num_heads_dense).
+ * LitGPT repeats them. */
+static bool broadcasts_heads(const struct tdm_model *config,
+                             const struct tdm_torch_settings *settings)
 {
-    return config->kv_heads == 1 && config->query_heads > 1 &&
+    return config->kv_heads == 1 && config->query_heads > 1 && !tdm_torch_is_litgpt(settings) &&
            strcmp(config->architecture, "FalconForCausalLM") == 0;
 }
 
@@ -495,7 +498,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
                                         config->head_dim <= SDPA_GROUPS_HEAD_DIM
                                     ? TDM_TORCH_MATH
                                     : TDM_TORCH_EFFICIENT;
-    if (broadcasts_heads(config) &&
+    if (broadcasts_heads(config, settings) &&
         (t->settings.attention == TDM_TORCH_SDPA || t->settings.attention == TDM_TORCH_SDPA_FLASH ||
          t->settings.attention == TDM_TORCH_EFFICIENT))
         t->settings.attention = TDM_TORCH_MATH;
