@@ -80,7 +80,7 @@ static void start(struct machine *machine, bool gradients)
 static struct tdm_eager_value *attend(struct machine *machine, const struct tdm_context *context)
 {
     const struct tdm_attention_shape shape = {
-        TDM_ATTENTION_FLASH, 1, HEADS, HEADS, TOKENS, HEAD_DIM};
+        TDM_ATTENTION_FLASH, 1, HEADS, HEADS, TOKENS, HEAD_DIM, 0};
     return tdm_context_attention(&machine->eager, context, &shape, machine->inputs[0],
                                  machine->inputs[1], machine->inputs[2]);
 }

@@ -59,7 +59,7 @@ static void count_size(void *context, const struct tdm_torch_event *event)
 }
 
 static const struct tdm_torch_device gpu = {
-    {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0};
+    {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0, false};
 
 static struct tdm_torch_run run(const struct setting *setting, struct counting *counting)
 {

@@ -65,7 +65,7 @@ static void count_size(void *context, const struct tdm_torch_event *event)
 static struct tdm_torch_run run(const struct setting *setting, struct counting *counting)
 {
     static const struct tdm_torch_device gpu = {
-        {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0};
+        {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0, false};
     struct tdm_model *model = NULL;
     struct tdm_method_settings settings;
     struct tdm_torch_observer observer = {.event = count_size, .context = counting};

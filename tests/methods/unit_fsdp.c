@@ -77,7 +77,8 @@ static void check_order(bool tied, const char *const *pairs, const char *forward
         {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
         UINT64_C(1) << 40,
         UINT64_C(1) << 40,
-        0};
+        0,
+        false};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -195,7 +196,8 @@ static void check_flat(const char *const *pairs, size_t count, const char *expec
         {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
         UINT64_C(1) << 40,
         UINT64_C(1) << 40,
-        0};
+        0,
+        false};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.torch = {.tokens = 64, .batch = 1, .ranks = 3}};
     struct tdm_method_choices choices;
@@ -411,7 +413,8 @@ static uint64_t beyond_the_end(const char *weights, const char *reduced)
         {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20, 90},
         UINT64_C(1) << 40,
         UINT64_C(1) << 40,
-        0};
+        0,
+        false};
     const char *pairs[] = {weights, reduced, YES, "checkpointing=on", "grads=none"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.torch = {.tokens = 8, .batch = 1, .ranks = RANKS}};
@@ -528,7 +531,8 @@ static void muon_gathers_wide_matrices(void **state)
         {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20, 90},
         UINT64_C(1) << 40,
         UINT64_C(1) << 40,
-        0};
+        0,
+        false};
     const char *pairs[] = {"optimizer=muon", YES, "grads=none"};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.torch = {.tokens = 8, .batch = 1, .ranks = RANKS}};

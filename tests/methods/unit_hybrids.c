@@ -76,7 +76,7 @@ static enum tdm_status read_setting(const struct setting *setting, const struct 
 static struct tdm_torch_run run(const char *pattern, uint64_t gpus, const char *pair)
 {
     static const struct tdm_torch_device gpu = {
-        {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0};
+        {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0, false};
     const struct setting setting = {
         "tensor-parallel", gpus, {"allocator_conf=expandable_segments:True", pair}};
     struct tdm_model *model = model_of(pattern);

@@ -398,7 +398,7 @@ static void count_size(void *context, const struct tdm_torch_event *event)
 static uint32_t latent_allocations(const char *exchange, uint64_t bytes)
 {
     static const struct tdm_torch_device gpu = {
-        {132, 2048, 32 << 20, 1 << 20, 100}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0};
+        {132, 2048, 32 << 20, 1 << 20, 100}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0, false};
     const struct row row = {"b200", "deepseek-v2-4-layers", 8192, 1, 1, 1, 2, exchange, 0, 0};
     struct counting counting = {.bytes = bytes};
     const struct tdm_torch_observer observer = {.event = count_size, .context = &counting};

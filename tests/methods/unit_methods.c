@@ -212,7 +212,8 @@ static void compare_recording(const char *path, const char *name, size_t *named)
     const struct tdm_torch_device hopper = {{132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20, 90},
                                             UINT64_C(1) << 40,
                                             UINT64_C(1) << 40,
-                                            0};
+                                            0,
+                                            false};
     const struct tdm_torch_observer observer = {observe, &predicted};
     struct tdm_torch_run run;
     must(tdm_torch_run(model, &settings, &hopper, predicted.step, &observer, &run, &err), &err);
