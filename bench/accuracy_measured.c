@@ -36,6 +36,7 @@ static const struct {
 } figures[FIGURES] = {
     [ALLOCATED] = {"allocated",
                    "peak_allocated_bytes",
+                   /* products of 8 bits in compiled layers (y46) are 14% too high, others 4% */
                    {{0.0005, 0.006}, {0.0005, 0.002}, {0.01, 0.15}}},
     [RESERVED] = {"reserved",
                   "peak_reserved_bytes",

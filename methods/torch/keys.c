@@ -364,6 +364,15 @@ static const struct tdm_key_need needs_wrapped = {
     "without compile and checkpointing=on; selective ones are compiled always",
     compiles_checkpoints};
 
+/* Layers of which other GPUs have parts are compiled without their checkpoints here. */
+static bool has_whole_layers(const struct tdm_key_case *c)
+{
+    return c->settings->torch.context.divider == NULL && tdm_tensor_ranks(&c->settings->torch) == 1;
+}
+
+static const struct tdm_key_need needs_whole_layers = {
+    "with divided sequences or tensor parallelism, where it is not modelled", has_whole_layers};
+
 static bool has_optimizer(const struct tdm_key_case *c)
 {
     return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
@@ -553,7 +562,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.compile)},
     {"checkpoint_wrapper", "no|yes", "no",
      "checkpoints are compiled with their layers, as torchtitan has them and selective ones always are",
-     tdm_key_read_switch, FIELD(torch.checkpoint_wrapper), .needs = {&needs_wrapped}},
+     tdm_key_read_switch, FIELD(torch.checkpoint_wrapper),
+     .needs = {&needs_wrapped, &needs_whole_layers}},
     {"liger", "none|all|rms_norm,swiglu,rope", "none",
      "Liger's kernels in layers (its loss is logits=fused; use_liger_kernel means both)",
      .read = tdm_key_read_liger},

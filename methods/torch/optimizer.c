@@ -146,8 +146,8 @@ static void init_torchao(struct tdm_torch_model *t, uint32_t i, const struct rul
 
 /* The compiled step of a parameter: a block's largest value is looked for in the new states in
  * fp32, which are read again to be quantized, and of 4 bits all codes, of 64 bits, are made before
- * neighbours are joined (torchao/optim/adam.py single_param_adam, subclass_4bit.py; as measured).
- * Of fp8 the new codes are made in one kernel (inductor's code for a CPU; not measured). */
+ * neighbours are joined (torchao/optim/adam.py single_param_adam, subclass_4bit.py). Of fp8 the new
+ * codes are made in one kernel. Measured: tests/data/own_peaks.csv, y21 to y23 and z11 to z13. */
 static void step_torchao(struct tdm_torch_model *t, uint32_t i, const struct rule *rule)
 {
     const uint64_t elements = tdm_value_elements(t->parameters[i]),

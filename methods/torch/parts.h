@@ -95,6 +95,7 @@ struct tdm_torch_model {
     struct tdm_torch_model *second;    /* reference or teacher, or NULL */
     struct tdm_model *teacher;         /* what it is, if not the same model; or NULL */
     struct tdm_eager_value *served[3]; /* weights, cache and graphs of vLLM, or NULL */
+    bool *gathered; /* of each parameter, while GRPO generates: is it gathered for that? or NULL */
 };
 
 /* What a forward makes before its first layer (inputs.c): position ids; masks (NULL where the

@@ -62,6 +62,7 @@ void tdm_second_free(struct tdm_torch_model *t)
 {
     tdm_torch_model_free(t->second);
     tdm_model_free(t->teacher);
+    free(t->gathered);
 }
 
 /* ---- losses ---- */
@@ -286,24 +287,24 @@ static void put_to_sleep(struct tdm_torch_model *t)
 
 /* Gathers all parameters that are shards, and gives them back (models/utils.py,
  * unwrap_model_for_generation; generation/vllm_generation.py with adapters, which are merged). */
-static void gather_all(struct tdm_torch_model *t, bool *gathered)
+static void gather_all(struct tdm_torch_model *t)
 {
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        gathered[i] = tdm_weight_gather(t, t->parameters[i]);
+        t->gathered[i] = tdm_weight_gather(t, t->parameters[i]);
 }
 
-static void return_all(struct tdm_torch_model *t, const bool *gathered)
+static void return_all(struct tdm_torch_model *t)
 {
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        tdm_weight_return(t, t->parameters[i], gathered[i]);
+        tdm_weight_return(t, t->parameters[i], t->gathered[i]);
 }
 
 /* Sends the weights to vLLM: parameter by parameter (_iter_named_params). */
-static void send_weights(struct tdm_torch_model *t, bool *gathered)
+static void send_weights(struct tdm_torch_model *t)
 {
     if (t->settings.lora_rank > 0) {
-        gather_all(t, gathered);
-        return_all(t, gathered);
+        gather_all(t);
+        return_all(t);
         return;
     }
     for (uint32_t i = 0; i < t->parameter_count; i++)
@@ -312,9 +313,9 @@ static void send_weights(struct tdm_torch_model *t, bool *gathered)
 
 /* transformers' generate: the prompt without a graph, then K and V of whole sequences. One layer's
  * K is there twice while a token is joined to it (cache_utils.py, DynamicLayer.update). */
-static void generate(struct tdm_torch_model *t, bool *gathered)
+static void generate(struct tdm_torch_model *t)
 {
-    gather_all(t, gathered);
+    gather_all(t);
     const struct tdm_torch_settings *s = &t->settings;
     uint64_t sequences = s->batch * s->second.steps_per_generation;
     uint64_t one = sequences * s->tokens * tdm_model_kv_width(t->config) * BF16;
@@ -326,7 +327,7 @@ static void generate(struct tdm_torch_model *t, bool *gathered)
     tdm_drop(t->m, logits);
     tdm_drop(t->m, joined);
     tdm_drop(t->m, cache);
-    return_all(t, gathered);
+    return_all(t);
 }
 
 void tdm_second_start(struct tdm_torch_model *t)
@@ -346,17 +347,17 @@ void tdm_second_generate(struct tdm_torch_model *t)
     const struct tdm_second_settings *second = &t->settings.second;
     if (second->trainer != TDM_TRAINER_GRPO)
         return;
-    bool *gathered = calloc(t->parameter_count + 1, sizeof(*gathered));
-    if (gathered == NULL)
+    if (t->gathered == NULL)
+        t->gathered = calloc(t->parameter_count + 1, sizeof(*t->gathered));
+    if (t->gathered == NULL)
         tdm_eager_no_memory(t->m);
     const bool sleeps = second->vllm && second->sleeps && !second->elsewhere;
     if (sleeps)
         wake(t);
     if (second->vllm)
-        send_weights(t, gathered);
+        send_weights(t);
     else
-        generate(t, gathered);
+        generate(t);
     if (sleeps)
         put_to_sleep(t);
-    free(gathered);
 }

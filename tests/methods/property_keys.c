@@ -437,8 +437,10 @@ static void begin_method(struct drawn *d, const struct tdm_method *method,
                          const struct bench *bench)
 {
     *d = (struct drawn){.method = method, .machine = bench->machine};
-    for (; (d->key[d->keys] = tdm_method_key(method, d->keys)) != NULL; d->keys++)
+    for (; (d->key[d->keys] = tdm_method_key(method, d->keys)) != NULL; d->keys++) {
+        assert_true(d->keys + 1 < TDM_METHOD_MOST_KEYS); /* no key is left out */
         values_of(d->key[d->keys], &d->values[d->keys]);
+    }
 }
 
 static void unmet_keys_have_no_effect(void **state)
