@@ -191,7 +191,7 @@ static void test_capacity(void **state)
 {
     (void)state;
     static struct instance x;
-    uint64_t cases = tdm_case_count(300, 3000), offsets[MOST_BUFFERS], missed = 0;
+    uint64_t cases = tdm_case_count(300, 900), offsets[MOST_BUFFERS], missed = 0;
     for (uint64_t n = 0; n < cases; n++) {
         uint64_t seed = tdm_case_seed(BASE_SEED, n), arena, quick, both;
         bool had_missed = false;
