@@ -174,13 +174,14 @@ static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
         return TDM_OK;
     if (tdm_from_is(kind, "grpo") || tdm_from_is(kind, "gdpo"))
         return tdm_from_pair(r, "trainer", "grpo");
-    bool alone = tdm_from_is(kind, "orpo"), other = alone || tdm_from_is(kind, "kto");
-    if (!other && !tdm_from_is(kind, "dpo") && !tdm_from_is(kind, "ipo"))
-        return tdm_from_bad(r, "rl", kind, "dpo, ipo, kto, orpo, grpo and gdpo are known");
-    enum tdm_status status = tdm_from_pair(r, "trainer", "dpo");
-    if (status == TDM_OK && alone) /* it has no reference */
-        status = tdm_from_pair(r, "precompute_ref_log_probs", "yes");
-    return status == TDM_OK && other ? tdm_from_lack(r, "rl", "predicted as DPO") : status;
+    if (tdm_from_is(kind, "simpo")) /* TRL's CPOTrainer, whose cpo_alpha is 1 where none is said */
+        return tdm_from_pair(r, "trainer", "cpo");
+    if (tdm_from_is(kind, "kto") || tdm_from_is(kind, "orpo"))
+        return tdm_from_pair(r, "trainer", json_string_value(kind));
+    return tdm_from_is(kind, "dpo") || tdm_from_is(kind, "ipo")
+               ? tdm_from_pair(r, "trainer", "dpo")
+               : tdm_from_bad(r, "rl", kind,
+                              "dpo, ipo, kto, orpo, simpo, grpo and gdpo are known");
 }
 
 /* axolotl/loaders/model.py: scales of 4 bits are quantized too unless bnb_config_kwargs says no. */
@@ -338,6 +339,8 @@ static const struct tdm_from_rule rules[] = {
     {"dpo_*", IGNORE NO_MEMORY},
     {"kto_*", IGNORE NO_MEMORY},
     {"orpo_alpha", IGNORE NO_MEMORY},
+    {"cpo_alpha", SET "cpo_alpha"},
+    {"simpo_gamma", IGNORE NO_MEMORY},
     {"precompute_ref_log_probs", ON "precompute_ref_log_probs=yes"},
     {"trl.beta", SET "beta"},
     {"trl.max_completion_length", SET "max_completion_length"},
