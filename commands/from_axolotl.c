@@ -180,8 +180,7 @@ static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
         return tdm_from_pair(r, "trainer", json_string_value(kind));
     return tdm_from_is(kind, "dpo") || tdm_from_is(kind, "ipo")
                ? tdm_from_pair(r, "trainer", "dpo")
-               : tdm_from_bad(r, "rl", kind,
-                              "dpo, ipo, kto, orpo, simpo, grpo and gdpo are known");
+               : tdm_from_bad(r, "rl", kind, "dpo, ipo, kto, orpo, simpo, grpo and gdpo are known");
 }
 
 /* axolotl/loaders/model.py: scales of 4 bits are quantized too unless bnb_config_kwargs says no. */

@@ -427,7 +427,8 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
     if (status == TDM_OK && trains(r, "grpo"))
         status = settle_lengths(r);
     if (status == TDM_OK && trains(r, "dpo"))
-        status = tdm_from_lack(r, "beta", "predicted as DPO, whose keys ORPO shares: --set trainer=orpo");
+        status = tdm_from_lack(r, "beta",
+                               "predicted as DPO, whose keys ORPO shares: --set trainer=orpo");
     if (!uses_adapters(r) || status != TDM_OK)
         return status;
     r->from->adapters = true;

@@ -257,8 +257,8 @@ static bool has_wide_products(const struct tdm_key_case *c)
         torch->lora_rank > 0 &&
         (torch->adapter == TDM_ADAPTER_P_TUNING ||
          (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
-    return (adapters || encoder || has_chunked_logits(c) ||
-            tdm_second_has_logits(&torch->second) || torch->fp32_weights) &&
+    return (adapters || encoder || has_chunked_logits(c) || tdm_second_has_logits(&torch->second) ||
+            torch->fp32_weights) &&
            (!mixes_precision(torch) || tdm_fsdp_widens_adapters(torch));
 }
 
@@ -888,12 +888,12 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
                        : torch->quantization == TDM_QUANTIZATION_INT8 ||
                                torch->quantization == TDM_QUANTIZATION_AWQ
                            ? "this quantization"
-                       : torch->bnb_keeps_inputs                  ? "bnb_keeps_inputs"
-                       : torch->float8 != TDM_FLOAT8_NO           ? "float8_recipe"
-                       : torch->compile != TDM_COMPILE_NO         ? "compile"
-                       : torch->code != TDM_CODE_TRANSFORMERS     ? "model_code"
-                       : tdm_second_has_loss(&torch->second)      ? "trainer"
-                                                                  : NULL;
+                       : torch->bnb_keeps_inputs              ? "bnb_keeps_inputs"
+                       : torch->float8 != TDM_FLOAT8_NO       ? "float8_recipe"
+                       : torch->compile != TDM_COMPILE_NO     ? "compile"
+                       : torch->code != TDM_CODE_TRANSFORMERS ? "model_code"
+                       : tdm_second_has_loss(&torch->second)  ? "trainer"
+                                                              : NULL;
     if (what == NULL)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--set lora_kernels: Unsloth's functions with %s are not modelled",

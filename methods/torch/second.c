@@ -23,8 +23,7 @@ bool tdm_second_has_loss(const struct tdm_second_settings *second)
 
 bool tdm_second_has_reference(const struct tdm_second_settings *second)
 {
-    const bool scores_it =
-        second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
+    const bool scores_it = second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
     return (scores_it && !second->precomputes) ||
            (second->trainer == TDM_TRAINER_GRPO && second->beta != 0);
 }
@@ -32,8 +31,7 @@ bool tdm_second_has_reference(const struct tdm_second_settings *second)
 /* GRPO had other code for it then. */
 bool tdm_second_has_logits(const struct tdm_second_settings *second)
 {
-    const bool had =
-        second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
+    const bool had = second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
     return has_pairs_alone(second) || (had && second->whole_logits);
 }
 
@@ -155,8 +153,8 @@ static struct tdm_eager_value *whole_logits(struct tdm_torch_model *t,
     return logits;
 }
 
-/* Cross entropy of logits. To TRL 1.10, and in ms-swift, selective_log_softmax keeps logits or their
- * log-softmax, and its backward has two gradients of them, as cross entropy has
+/* Cross entropy of logits. To TRL 1.10, and in ms-swift, selective_log_softmax keeps logits or
+ * their log-softmax, and its backward has two gradients of them, as cross entropy has
  * (trl/trainer/utils.py). */
 static struct tdm_eager_value *entropy(struct tdm_torch_model *t, struct tdm_eager_value *logits)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of TRL's trainers (trl 1.16, trl/trainer/{dpo,kto,grpo,distillation,reward}_trainer.py,
- * trl/experimental/{cpo,orpo}), most of which have a second model. DPO, KTO and GRPO score tokens by
- * a reference, which is the base under the adapters or a copy; distillation compares with a teacher;
- * GRPO generates with vLLM on the same GPU or on others, or with transformers. The wrapper of the
- * student shards the second model as TRL does (trl/models/utils.py, prepare_fsdp and
+ * trl/experimental/{cpo,orpo}), most of which have a second model. DPO, KTO and GRPO score tokens
+ * by a reference, which is the base under the adapters or a copy; distillation compares with a
+ * teacher; GRPO generates with vLLM on the same GPU or on others, or with transformers. The wrapper
+ * of the student shards the second model as TRL does (trl/models/utils.py, prepare_fsdp and
  * prepare_deepspeed). CPO, with it SimPO, and ORPO make all logits of pairs and have no reference.
  * Rewards of pairs are scores of logits=score.
  */

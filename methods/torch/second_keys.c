@@ -115,10 +115,11 @@ static const struct tdm_key_need needs_logits = {"without trainer=dpo, kto, cpo 
                                                  had_logits};
 static const struct tdm_key_need needs_grpo = {"without trainer=grpo", has_grpo};
 static const struct tdm_key_need needs_teacher = {"without trainer=distillation", has_teacher};
-static const struct tdm_key_need needs_scores = {
-    "without a trainer that scores some tokens alone", has_scores};
+static const struct tdm_key_need needs_scores = {"without a trainer that scores some tokens alone",
+                                                 has_scores};
 static const struct tdm_key_need needs_reference = {
-    "without a reference, which trainer=dpo and kto have, and trainer=grpo with beta", has_reference};
+    "without a reference, which trainer=dpo and kto have, and trainer=grpo with beta",
+    has_reference};
 static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vllm", has_vllm};
 static const struct tdm_key_need needs_vllm_here = {
     "without trainer=grpo and use_vllm, or with vllm_mode=server", has_vllm_here};

@@ -372,7 +372,8 @@ static void rewards_score_both_of_a_pair(void **state)
     (void)state;
     ASK(&sequences, "llama", "logits=score");
     ASK(&pairs, "llama", "trainer=reward");
-    const uint64_t one = sequences.torch.end_bytes[TDM_PHASE_FORWARD] - sequences.torch.before_bytes;
+    const uint64_t one =
+        sequences.torch.end_bytes[TDM_PHASE_FORWARD] - sequences.torch.before_bytes;
     const uint64_t both = pairs.torch.end_bytes[TDM_PHASE_FORWARD] - pairs.torch.before_bytes;
     /* Positions, their sines and a mask are made once. */
     assert_in_range(both, 2 * one - 4 * ROUNDING, 2 * one);
@@ -385,8 +386,7 @@ static void earlier_versions_keep_logits_of_pairs(void **state)
     (void)state;
     ASK(&now, "llama", "trainer=orpo");
     ASK(&earlier, "llama", "trainer=orpo", "trl=1.9");
-    assert_in_range(earlier.torch.peak.requested, now.torch.peak.requested - ROUNDING,
-                    UINT64_MAX);
+    assert_in_range(earlier.torch.peak.requested, now.torch.peak.requested - ROUNDING, UINT64_MAX);
     ASK(&kto, "llama", "trainer=kto");
     ASK(&kto_earlier, "llama", "trainer=kto", "trl=1.9");
     assert_true(kto.torch.end_bytes[TDM_PHASE_FORWARD] <
