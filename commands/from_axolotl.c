@@ -138,14 +138,12 @@ static enum tdm_status read_labels(const struct tdm_from_reading *r, const char 
     return status == TDM_OK ? tdm_from_apply_rules(r, rule, path, value) : status;
 }
 
-/* TRL's RewardTrainer: a head of one output, and both of a pair in one forward. */
+/* TRL's RewardTrainer. */
 static enum tdm_status read_reward(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
-    if (tdm_from_is_off(value))
-        return tdm_from_note(r, path, "off");
-    return json_object_get(r->root, "num_labels") == NULL ? tdm_from_pair(r, "logits", "score")
-                                                          : TDM_OK;
+    return tdm_from_is_off(value) ? tdm_from_note(r, path, "off")
+                                  : tdm_from_pair(r, "trainer", "reward");
 }
 
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
@@ -207,8 +205,6 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     r->from->is_training = r->from->is_trainer = true;
     settle_checkpoints(r);
     r->from->adapters = has_adapter(r);
-    if (!tdm_from_is_off(json_object_get(r->root, "reward_model")))
-        r->from->batch = 2 * (r->from->batch > 0 ? r->from->batch : 1);
     if (json_object_size(json_object_get(r->root, "fsdp_config")) > 0) { /* or it is left blank */
         r->from->method = "fsdp";
         if (tdm_from_is_off(json_object_get(r->root, "fsdp")))
