@@ -1,29 +1,37 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a step of two small models allocates, by PyTorch's own profiler on a CPU: TRL's DPO, GRPO and
-distillation.
+"""What a step of two small models allocates, by PyTorch's own profiler on a CPU: TRL's DPO, KTO, GRPO,
+distillation, and CPO, SimPO and ORPO, which have no second model.
 
 TRL's functions run in TRL's order. Its Triton kernels, which a CPU lacks, allocate nothing, so that
 functions that do nothing stand for them; so do products into buffers that are there already. What
 stays is what a GPU allocates, but for the scratch of kernels. tests/data/second_models.csv has the
 figures, tests/methods/unit_second compares them with predictions:
 
-    bench/torch_second.py tests/data/configs/families/{llama,qwen3,gemma2}.json > tests/data/second_models.csv
+    OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 \
+        bench/torch_second.py tests/data/configs/families/{llama,qwen3,gemma2}.json > tests/data/second_models.csv
 
+With several threads or AVX-512 products take scratch that a GPU does not.
 Needs torch, transformers, trl and peft; exits with 77 without them.
 """
+import collections
 import gc
 import json
 import os
 import sys
+import types
 
 try:
     import peft
     import torch
     import transformers
     import trl
-    from trl.kernels import chunked_divergence, chunked_logprob
+    from accelerate.utils import convert_outputs_to_fp32
+    from trl.experimental.cpo import CPOTrainer
+    from trl.experimental.orpo import ORPOTrainer
+    from trl.kernels import chunked_divergence, chunked_logprob, logprob_entropy
     from trl.trainer import distillation_trainer, utils
+    from trl.trainer.kto_trainer import KTOTrainer
 except ImportError as error:
     print(f"torch_second: {error}", file=sys.stderr)
     sys.exit(77)
@@ -44,7 +52,9 @@ class Nothing:
 
 def use_kernels():
     """As on a GPU: kernels fold the tiles, and products are written to buffers in their dtype."""
-    for module in (chunked_logprob, chunked_divergence, utils, distillation_trainer):
+    utils.is_triton_available = lambda: True
+    utils._supports_trl_loss_kernel = lambda *arguments: True
+    for module in (chunked_logprob, chunked_divergence, logprob_entropy, utils, distillation_trainer):
         if hasattr(module, "_use_triton"):
             module._use_triton = lambda device: True
         for name in ("_forward_kernel", "_backward_kernel", "_stats_kernel", "_jsd_kernel"):
@@ -105,6 +115,48 @@ def distillation(model, teacher, ids, _):
     return loss
 
 
+def made_trainer(kind, **fields):
+    """A trainer without its data: what its loss reads."""
+    trainer = object.__new__(kind)
+    accelerator = types.SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x,
+                                        unwrap_model=lambda model: model)
+    vars(trainer).update(accelerator=accelerator, aux_loss_enabled=False, beta=0.1, **fields)
+    return trainer
+
+
+def kto(model, ref_model, ids, has_reference):
+    """Of `mismatched` completions too, which the KL is estimated with."""
+    mask = torch.ones_like(ids)
+    trainer = made_trainer(KTOTrainer, model=model, ref_model=ref_model, calculate_KL=True,
+                           precompute_ref_logps=not has_reference, loss_type="kto", desirable_weight=1.0,
+                           undesirable_weight=1.0, _tp_size=1, _total_train_tokens=0,
+                           _metrics=collections.defaultdict(lambda: collections.defaultdict(list)),
+                           args=types.SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": False}))
+    inputs = {"input_ids": ids, "attention_mask": mask, "completion_mask": torch.ones_like(ids),
+              "KL_input_ids": ids.clone(), "KL_attention_mask": torch.ones_like(ids),
+              "KL_completion_mask": torch.ones_like(ids), "label": torch.tensor([True, False])}
+    if not has_reference:
+        inputs.update(ref_logps=torch.zeros(len(ids)), ref_KL_logps=torch.zeros(len(ids)))
+    return trainer._compute_loss(model, inputs, False)
+
+
+def pairs(kind, **fields):
+    """A step of a trainer that makes all logits of a batch of pairs, and has no reference."""
+    def step(model, _, ids, __):
+        trainer = made_trainer(kind, is_encoder_decoder=False, pad_token_id=0, padding_value=0, **fields)
+        batch = {}
+        for name, part in zip(("chosen", "rejected"), ids.chunk(2)):
+            batch.update({f"{name}_input_ids": part, f"{name}_attention_mask": torch.ones_like(part),
+                          f"{name}_labels": part.clone()})
+        return trainer.get_batch_loss_metrics(model, batch)[0]
+    return step
+
+
+cpo = pairs(CPOTrainer, cpo_alpha=1.0, alpha=0.0, loss_type="sigmoid", label_smoothing=0)
+simpo = pairs(CPOTrainer, cpo_alpha=0.0, alpha=0.0, loss_type="simpo", label_smoothing=0, simpo_gamma=0.5)
+orpo = pairs(ORPOTrainer)
+WIDENED = (cpo, simpo, orpo)  # accelerate makes fp32 of what a forward under autocast returns
+
 CASES = (  # name, step, sequences, has a reference, of LoRA
     ("dpo", dpo, 2 * PAIRS, True, False),
     ("dpo-precomputed", dpo, 2 * PAIRS, False, False),
@@ -112,13 +164,25 @@ CASES = (  # name, step, sequences, has a reference, of LoRA
     ("grpo", grpo, PAIRS, False, False),
     ("grpo-beta", grpo, PAIRS, True, False),
     ("distillation", distillation, PAIRS, True, False),
+    ("kto", kto, PAIRS, True, False),
+    ("kto-precomputed", kto, PAIRS, False, False),
+    ("kto-lora", kto, PAIRS, True, True),
+    ("cpo", cpo, 2 * PAIRS, False, False),
+    ("cpo-lora", cpo, 2 * PAIRS, False, True),
+    ("simpo", simpo, 2 * PAIRS, False, False),
+    ("simpo-lora", simpo, 2 * PAIRS, False, True),
+    ("orpo", orpo, 2 * PAIRS, False, False),
+    ("orpo-lora", orpo, 2 * PAIRS, False, True),
 )
 
 
 def measure(config, step, sequences, has_reference, has_lora, checkpointing):
     """Bytes kept by a forward, and most bytes of a forward and backward, above those before."""
     model = made(config)
-    utils.add_fused_lm_head(model)
+    if step is kto:
+        utils.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits"))
+    else:
+        utils.add_fused_lm_head(model)
     second = None
     if has_reference and not has_lora:
         second = frozen(made(config))
@@ -130,6 +194,8 @@ def measure(config, step, sequences, has_reference, has_lora, checkpointing):
         if checkpointing:
             model.enable_input_require_grads()
         model = peft.get_peft_model(model, peft.LoraConfig(r=RANK, target_modules=targets))
+    if has_lora and step in WIDENED:
+        model.forward = convert_outputs_to_fp32(model.forward)
     model.train()
     ids, _ = batch(config, sequences)
 

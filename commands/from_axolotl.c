@@ -138,14 +138,12 @@ static enum tdm_status read_labels(const struct tdm_from_reading *r, const char 
     return status == TDM_OK ? tdm_from_apply_rules(r, rule, path, value) : status;
 }
 
-/* TRL's RewardTrainer: a head of one output, and both of a pair in one forward. */
+/* TRL's RewardTrainer. */
 static enum tdm_status read_reward(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value)
 {
-    if (tdm_from_is_off(value))
-        return tdm_from_note(r, path, "off");
-    return json_object_get(r->root, "num_labels") == NULL ? tdm_from_pair(r, "logits", "score")
-                                                          : TDM_OK;
+    return tdm_from_is_off(value) ? tdm_from_note(r, path, "off")
+                                  : tdm_from_pair(r, "trainer", "reward");
 }
 
 static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const char *path,
@@ -174,13 +172,13 @@ static enum tdm_status settle_trainer(const struct tdm_from_reading *r)
         return TDM_OK;
     if (tdm_from_is(kind, "grpo") || tdm_from_is(kind, "gdpo"))
         return tdm_from_pair(r, "trainer", "grpo");
-    bool alone = tdm_from_is(kind, "orpo"), other = alone || tdm_from_is(kind, "kto");
-    if (!other && !tdm_from_is(kind, "dpo") && !tdm_from_is(kind, "ipo"))
-        return tdm_from_bad(r, "rl", kind, "dpo, ipo, kto, orpo, grpo and gdpo are known");
-    enum tdm_status status = tdm_from_pair(r, "trainer", "dpo");
-    if (status == TDM_OK && alone) /* it has no reference */
-        status = tdm_from_pair(r, "precompute_ref_log_probs", "yes");
-    return status == TDM_OK && other ? tdm_from_lack(r, "rl", "predicted as DPO") : status;
+    if (tdm_from_is(kind, "simpo")) /* TRL's CPOTrainer, whose cpo_alpha is 1 where none is said */
+        return tdm_from_pair(r, "trainer", "cpo");
+    if (tdm_from_is(kind, "kto") || tdm_from_is(kind, "orpo"))
+        return tdm_from_pair(r, "trainer", json_string_value(kind));
+    return tdm_from_is(kind, "dpo") || tdm_from_is(kind, "ipo")
+               ? tdm_from_pair(r, "trainer", "dpo")
+               : tdm_from_bad(r, "rl", kind, "dpo, ipo, kto, orpo, simpo, grpo and gdpo are known");
 }
 
 /* axolotl/loaders/model.py: scales of 4 bits are quantized too unless bnb_config_kwargs says no. */
@@ -207,8 +205,6 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     r->from->is_training = r->from->is_trainer = true;
     settle_checkpoints(r);
     r->from->adapters = has_adapter(r);
-    if (!tdm_from_is_off(json_object_get(r->root, "reward_model")))
-        r->from->batch = 2 * (r->from->batch > 0 ? r->from->batch : 1);
     if (json_object_size(json_object_get(r->root, "fsdp_config")) > 0) { /* or it is left blank */
         r->from->method = "fsdp";
         if (tdm_from_is_off(json_object_get(r->root, "fsdp")))
@@ -338,6 +334,8 @@ static const struct tdm_from_rule rules[] = {
     {"dpo_*", IGNORE NO_MEMORY},
     {"kto_*", IGNORE NO_MEMORY},
     {"orpo_alpha", IGNORE NO_MEMORY},
+    {"cpo_alpha", SET "cpo_alpha"},
+    {"simpo_gamma", IGNORE NO_MEMORY},
     {"precompute_ref_log_probs", ON "precompute_ref_log_probs=yes"},
     {"trl.beta", SET "beta"},
     {"trl.max_completion_length", SET "max_completion_length"},

@@ -35,11 +35,19 @@ static enum tdm_status read_stage(const struct tdm_from_reading *r, const char *
 {
     if (tdm_from_is(value, "sft") || tdm_from_is(value, "pt"))
         return TDM_OK;
-    bool other = tdm_from_is(value, "kto");
-    if (!other && !tdm_from_is(value, "dpo"))
-        return tdm_from_bad(r, path, value, "sft, pt, dpo and kto are known");
-    enum tdm_status status = tdm_from_pair(r, "trainer", "dpo");
-    return status == TDM_OK && other ? tdm_from_lack(r, path, "predicted as DPO") : status;
+    if (tdm_from_is(value, "rm")) /* a head of one output (model/loader.py) */
+        return tdm_from_pair(r, "trainer", "reward");
+    if (tdm_from_is(value, "kto"))
+        return tdm_from_pair(r, "trainer", "kto");
+    if (!tdm_from_is(value, "dpo"))
+        return tdm_from_bad(r, path, value, "sft, pt, dpo, kto and rm are known");
+    /* Without a reference: train/dpo/workflow.py. Its SimPO has no cross entropy of the chosen. */
+    if (tdm_from_is(said(r, "pref_loss"), "orpo"))
+        return tdm_from_pair(r, "trainer", "orpo");
+    if (!tdm_from_is(said(r, "pref_loss"), "simpo"))
+        return tdm_from_pair(r, "trainer", "dpo");
+    enum tdm_status status = tdm_from_pair(r, "trainer", "cpo");
+    return status == TDM_OK ? tdm_from_pair(r, "cpo_alpha", "0") : status;
 }
 
 static enum tdm_status read_bits(const struct tdm_from_reading *r, const char *path,
@@ -197,6 +205,7 @@ static const struct tdm_from_rule rules[] = {
     {"lora_alpha", IGNORE NO_MEMORY},
     {"loraplus_*", IGNORE NO_MEMORY},
     {"pissa_*", IGNORE NO_MEMORY},
+    {"pref_loss", IGNORE "read with stage"},
     {"pref_*", IGNORE NO_MEMORY},
     {"dpo_*", IGNORE NO_MEMORY},
     {"kto_*", IGNORE NO_MEMORY},

@@ -58,18 +58,18 @@ static bool has_adapter(const struct tdm_from_reading *r)
 static enum tdm_status read_trainer(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
-    static const char *const near_dpo[] = {"kto", "orpo", "cpo", "simpo", NULL};
+    static const char *const alike[] = {"dpo", "kto", "orpo", "cpo", NULL};
     if (tdm_from_is(value, "grpo"))
         return tdm_from_pair(r, "trainer", "grpo");
     /* of all logits: rlhf_trainers/dpo_trainer.py concatenated_forward */
     const enum tdm_status scored = tdm_from_quiet_pair(r, "trl", "1.9");
-    if (scored != TDM_OK || tdm_from_is(value, "dpo"))
-        return scored == TDM_OK ? tdm_from_pair(r, "trainer", "dpo") : scored;
-    for (const char *const *name = near_dpo; *name != NULL; name++)
-        if (tdm_from_is(value, *name)) {
-            enum tdm_status status = tdm_from_lack(r, path, "predicted as DPO");
-            return status == TDM_OK ? tdm_from_pair(r, "trainer", "dpo") : status;
-        }
+    if (scored != TDM_OK)
+        return scored;
+    for (const char *const *name = alike; *name != NULL; name++)
+        if (tdm_from_is(value, *name))
+            return tdm_from_pair(r, "trainer", *name);
+    if (tdm_from_is(value, "simpo")) /* TRL's CPOTrainer */
+        return tdm_from_pair(r, "trainer", "cpo");
     return tdm_from_bad(r, path, value, "dpo, kto, orpo, cpo, simpo and grpo are known");
 }
 

@@ -196,13 +196,18 @@ static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char
 
 /* ---- trainers ---- */
 
-/* Keys that only configs of a trainer have: GRPOConfig and DPOConfig. */
+/* Keys that only configs of a trainer have; those that DPOConfig shares with others come last. */
 static const struct sign {
     const char *key, *trainer;
 } signs[] = {{"num_generations", "grpo"},
              {"max_completion_length", "grpo"},
              {"reward_funcs", "grpo"},
              {"reward_weights", "grpo"},
+             {"desirable_weight", "kto"},
+             {"undesirable_weight", "kto"},
+             {"cpo_alpha", "cpo"},
+             {"simpo_gamma", "cpo"},
+             {"center_rewards_coefficient", "reward"},
              {"beta", "dpo"},
              {"precompute_ref_log_probs", "dpo"},
              {"max_prompt_length", "dpo"}};
@@ -422,7 +427,8 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
     if (status == TDM_OK && trains(r, "grpo"))
         status = settle_lengths(r);
     if (status == TDM_OK && trains(r, "dpo"))
-        status = tdm_from_lack(r, "beta", "predicted as DPO, whose keys ORPO, KTO and CPO share");
+        status = tdm_from_lack(r, "beta",
+                               "predicted as DPO, whose keys ORPO shares: --set trainer=orpo");
     if (!uses_adapters(r) || status != TDM_OK)
         return status;
     r->from->adapters = true;
@@ -504,7 +510,12 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"torch_empty_cache_steps", LACK "cached memory is kept"},
     {"auto_find_batch_size", LACK "the batch is as said"},
     {"loss_type", READ(read_loss)},
-    /* DPOConfig and GRPOConfig */
+    /* DPOConfig, GRPOConfig, KTOConfig, CPOConfig and RewardConfig */
+    {"desirable_weight", IGNORE "read as trainer=kto"},
+    {"undesirable_weight", IGNORE "read as trainer=kto"},
+    {"cpo_alpha", SET "cpo_alpha"},
+    {"simpo_gamma", IGNORE "read as trainer=cpo"},
+    {"center_rewards_coefficient", IGNORE "read as trainer=reward"},
     {"beta", READ(read_beta)},
     {"max_prompt_length", IGNORE "the context has prompt and completion"},
     {"max_completion_length", SET "max_completion_length"},

@@ -88,7 +88,12 @@ struct tdm_eager_value *tdm_autocast(struct tdm_eager *m, struct tdm_eager_value
     if (!x->leaf || !x->requires_grad || m->cast_count == TDM_CAST_MOST)
         return tdm_cast(m, x, BF16);
     if (x->cast == NULL) {
+        /* A cached cast has a graph also where it is made without one: calls that come later use
+         * it (seen in torch 2.11). */
+        const bool graph = m->grad_enabled;
+        m->grad_enabled = true;
         x->cast = tdm_cast(m, x, BF16);
+        m->grad_enabled = graph;
         m->casts[m->cast_count++] = x;
     }
     return tdm_take(x->cast);

@@ -337,11 +337,11 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     struct tdm_eager_value *loss;
     tdm_second_generate(t);
     m->autocast = t->autocasts;
-    if (t->settings.second.trainer == TDM_TRAINER_SFT) {
+    if (tdm_second_has_loss(&t->settings.second)) {
+        loss = tdm_second_loss(t);
+    } else {
         tdm_torch_begin_call(t);
         loss = tdm_torch_end_call(t, base_and_loss(t));
-    } else {
-        loss = tdm_second_loss(t);
     }
     tdm_drop(m, t->prompt_labels);
     t->prompt_labels = NULL;

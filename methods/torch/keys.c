@@ -248,7 +248,7 @@ static bool has_chunked_logits(const struct tdm_key_case *c)
 }
 
 /* Autocast casts operands of products that are in fp32: adapters, and those of a chunked loss; and
- * accelerate makes logits fp32 that a loss in place, or DPO to TRL 1.10, then keeps. */
+ * accelerate makes logits fp32 that a loss in place, or a trainer of all logits, then keeps. */
 static bool has_wide_products(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
@@ -257,8 +257,8 @@ static bool has_wide_products(const struct tdm_key_case *c)
         torch->lora_rank > 0 &&
         (torch->adapter == TDM_ADAPTER_P_TUNING ||
          (torch->adapter == TDM_ADAPTER_PREFIX && torch->adapter_sizes.prefix_projection));
-    const bool whole = torch->second.trainer == TDM_TRAINER_DPO && torch->second.whole_logits;
-    return (adapters || encoder || has_chunked_logits(c) || whole || torch->fp32_weights) &&
+    return (adapters || encoder || has_chunked_logits(c) || tdm_second_has_logits(&torch->second) ||
+            torch->fp32_weights) &&
            (!mixes_precision(torch) || tdm_fsdp_widens_adapters(torch));
 }
 
@@ -271,7 +271,7 @@ static bool has_other_autocast(const struct tdm_key_case *c)
 
 static bool has_version(const struct tdm_key_case *c)
 {
-    return (c->settings->torch.second.trainer == TDM_TRAINER_SFT &&
+    return (!tdm_second_has_loss(&c->settings->torch.second) &&
             tdm_torch_has_own_loss(&c->settings->torch)) ||
            c->settings->torch.attention == TDM_TORCH_FLASH;
 }
@@ -437,6 +437,8 @@ static enum tdm_status settle_head(const struct tdm_model *model,
     struct tdm_torch_settings *torch = &settings->torch;
     if (torch->labels == 0)
         torch->labels = usual_labels(model);
+    if (torch->second.trainer == TDM_TRAINER_REWARD && torch->logits == TDM_LOGITS_HF)
+        torch->logits = TDM_LOGITS_SCORE;
     if (model->labels == 0)
         return TDM_OK;
     if (settings->method->system != &tdm_torch_system || torch->context.chunk_tokens > 0) {
@@ -886,12 +888,12 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
                        : torch->quantization == TDM_QUANTIZATION_INT8 ||
                                torch->quantization == TDM_QUANTIZATION_AWQ
                            ? "this quantization"
-                       : torch->bnb_keeps_inputs                  ? "bnb_keeps_inputs"
-                       : torch->float8 != TDM_FLOAT8_NO           ? "float8_recipe"
-                       : torch->compile != TDM_COMPILE_NO         ? "compile"
-                       : torch->code != TDM_CODE_TRANSFORMERS     ? "model_code"
-                       : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
-                                                                  : NULL;
+                       : torch->bnb_keeps_inputs              ? "bnb_keeps_inputs"
+                       : torch->float8 != TDM_FLOAT8_NO       ? "float8_recipe"
+                       : torch->compile != TDM_COMPILE_NO     ? "compile"
+                       : torch->code != TDM_CODE_TRANSFORMERS ? "model_code"
+                       : tdm_second_has_loss(&torch->second)  ? "trainer"
+                                                              : NULL;
     if (what == NULL)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--set lora_kernels: Unsloth's functions with %s are not modelled",

@@ -374,6 +374,10 @@ struct tdm_eager_value *tdm_torch_liger_grpo(struct tdm_torch_model *t,
  * the mask; those of the divergence have as many. */
 struct tdm_eager_value *tdm_torch_scores(struct tdm_torch_model *t, struct tdm_eager_value *hidden,
                                          struct tdm_eager_value *mask, uint64_t scored);
+/* Log-probabilities of tokens of whole logits, as many as `mask` has. */
+struct tdm_eager_value *tdm_torch_logits_scores(struct tdm_torch_model *t,
+                                                struct tdm_eager_value *logits,
+                                                struct tdm_eager_value *mask);
 struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
                                              struct tdm_torch_model *teacher,
                                              struct tdm_eager_value *hidden,

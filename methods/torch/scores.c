@@ -241,6 +241,43 @@ struct tdm_eager_value *tdm_torch_scores(struct tdm_torch_model *t, struct tdm_e
     return placed;
 }
 
+/* ---- of logits that are there ---- */
+
+static void logits_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const enum tdm_method_category before = m->category;
+    struct tdm_eager_value *logits = tdm_node_saved(m, node, 0);
+    (void)grads;
+    m->category = TDM_METHOD_LOGITS;
+    results[0] = tdm_value_like(m, logits);
+    m->category = before;
+    tdm_drop(m, logits);
+}
+
+/* trl/kernels/logprob_entropy.py: log-probabilities, with them their entropies. */
+struct tdm_eager_value *tdm_torch_logits_scores(struct tdm_torch_model *t,
+                                                struct tdm_eager_value *logits,
+                                                struct tdm_eager_value *mask)
+{
+    static const struct tdm_eager_op op = {"_LogProbEntropyFunctionBackward", false,
+                                           logits_backward};
+    struct tdm_eager *m = t->m;
+    tdm_label(m, "loss");
+    struct tdm_eager_value *labels = tdm_value_new(m, mask->rows, 1, INT64);
+    struct tdm_node *node = tdm_node_new(m, &op, &logits, 1);
+    struct vectors statistics = {.count = 0};
+    struct tdm_eager_value *scores = tdm_value_new(m, mask->rows, 1, FP32);
+    add_vectors(m, &statistics, mask->rows, 3); /* entropy, log_z, expected_logit */
+    tdm_node_save(m, node, logits);
+    tdm_node_save(m, node, labels);
+    tdm_node_save(m, node, statistics.of[1]);
+    tdm_node_save(m, node, statistics.of[2]);
+    drop_vectors(m, &statistics);
+    tdm_drop(m, labels);
+    return tdm_node_finish(m, node, scores);
+}
+
 struct tdm_eager_value *tdm_torch_divergence(struct tdm_torch_model *t,
                                              struct tdm_torch_model *teacher,
                                              struct tdm_eager_value *hidden,

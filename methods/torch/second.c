@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of two models: the order in which TRL's trainers run them, and what generates. */
+/* Steps of TRL's trainers: their losses, the order in which they run two models, and what
+ * generates. */
 #include "methods/torch/second.h"
 
 #include "base/size.h"
@@ -10,23 +11,42 @@
 
 #include <stdlib.h>
 
-/* Sequences of a step: DPO joins chosen and rejected ones. */
-uint64_t tdm_second_batch(const struct tdm_torch_settings *s)
+static bool has_pairs_alone(const struct tdm_second_settings *second)
 {
-    return s->second.trainer == TDM_TRAINER_DPO ? 2 * s->batch : s->batch;
+    return second->trainer == TDM_TRAINER_CPO || second->trainer == TDM_TRAINER_ORPO;
 }
 
-static bool has_reference(const struct tdm_torch_settings *s)
+bool tdm_second_has_loss(const struct tdm_second_settings *second)
 {
-    const struct tdm_second_settings *second = &s->second;
-    return (second->trainer == TDM_TRAINER_DPO && !second->precomputes) ||
+    return second->trainer != TDM_TRAINER_SFT && second->trainer != TDM_TRAINER_REWARD;
+}
+
+bool tdm_second_has_reference(const struct tdm_second_settings *second)
+{
+    const bool scores_it = second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
+    return (scores_it && !second->precomputes) ||
            (second->trainer == TDM_TRAINER_GRPO && second->beta != 0);
+}
+
+/* GRPO had other code for it then. */
+bool tdm_second_has_logits(const struct tdm_second_settings *second)
+{
+    const bool had = second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
+    return has_pairs_alone(second) || (had && second->whole_logits);
+}
+
+/* Sequences of a step: chosen and rejected ones are joined. */
+uint64_t tdm_second_batch(const struct tdm_torch_settings *s)
+{
+    const bool pairs = s->second.trainer == TDM_TRAINER_DPO ||
+                       s->second.trainer == TDM_TRAINER_REWARD || has_pairs_alone(&s->second);
+    return pairs ? 2 * s->batch : s->batch;
 }
 
 /* Is the reference a model of its own? Else it is the base under the adapters. */
 static bool is_copied(const struct tdm_torch_settings *s)
 {
-    return has_reference(s) && (s->lora_rank == 0 || s->second.copies);
+    return tdm_second_has_reference(&s->second) && (s->lora_rank == 0 || s->second.copies);
 }
 
 /* ---- the second model ---- */
@@ -82,9 +102,13 @@ static struct tdm_eager_value *sum(struct tdm_eager *m, struct tdm_eager_value *
     return tdm_node_finish(m, node, tdm_value_new(m, 1, 1, FP32));
 }
 
-/* What a batch has beside ids: attention mask, completion mask, labels. */
+#define MOST_INPUTS 5u
+
+/* What a batch has beside ids: attention mask and completion mask, of KTO those and ids of other
+ * completions too; labels, and which tokens are scored. */
 struct batch {
-    struct tdm_eager_value *masks[2], *labels, *mask;
+    struct tdm_eager_value *inputs[MOST_INPUTS], *labels, *mask;
+    uint32_t input_count;
     uint64_t scored;
 };
 
@@ -93,10 +117,11 @@ static struct batch make_batch(struct tdm_torch_model *t)
     const struct tdm_torch_settings *s = &t->settings;
     struct tdm_eager *m = t->m;
     uint64_t each = tdm_least(s->second.scored_tokens, s->tokens - 1);
-    struct batch b = {.scored = s->batch * each};
+    struct batch b = {.input_count = s->second.trainer == TDM_TRAINER_KTO ? MOST_INPUTS : 2,
+                      .scored = s->batch * each};
     tdm_label(m, "labels");
-    for (unsigned i = 0; i < 2; i++)
-        b.masks[i] = tdm_value_new(m, s->batch, s->tokens, INT64);
+    for (uint32_t i = 0; i < b.input_count; i++)
+        b.inputs[i] = tdm_value_new(m, s->batch, s->tokens, INT64);
     b.labels = tdm_value_new(m, s->batch, s->tokens, INT64);
     b.mask = tdm_value_new(m, s->batch * (s->tokens - 1), 1, BOOL);
     return b;
@@ -104,16 +129,14 @@ static struct batch make_batch(struct tdm_torch_model *t)
 
 static void drop_batch(struct tdm_eager *m, struct batch *b)
 {
-    tdm_drop(m, b->masks[0]);
-    tdm_drop(m, b->masks[1]);
+    for (uint32_t i = 0; i < b->input_count; i++)
+        tdm_drop(m, b->inputs[i]);
     tdm_drop(m, b->labels);
     tdm_drop(m, b->mask);
 }
 
-/* To TRL 1.10, and in ms-swift, the model makes all logits, fp32 under autocast (accelerate's
- * convert_outputs_to_fp32). selective_log_softmax keeps them or their log-softmax, and its backward
- * has two gradients of them, as cross entropy has (trl/trainer/utils.py). */
-static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
+/* All logits, fp32 under autocast (accelerate's convert_outputs_to_fp32). */
+static struct tdm_eager_value *whole_logits(struct tdm_torch_model *t,
                                             struct tdm_eager_value *hidden)
 {
     struct tdm_eager *m = t->m;
@@ -126,19 +149,38 @@ static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
     logits = tdm_torch_scale_logits(m, t, logits);
     if (m->autocast)
         logits = tdm_replace(m, logits, tdm_cast(m, logits, FP32));
+    m->category = before;
+    return logits;
+}
+
+/* Cross entropy of logits. To TRL 1.10, and in ms-swift, selective_log_softmax keeps logits or
+ * their log-softmax, and its backward has two gradients of them, as cross entropy has
+ * (trl/trainer/utils.py). */
+static struct tdm_eager_value *entropy(struct tdm_torch_model *t, struct tdm_eager_value *logits)
+{
+    struct tdm_eager *m = t->m;
+    const enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "loss");
     struct tdm_eager_value *labels = tdm_value_new(m, logits->rows, 1, INT64);
-    struct tdm_eager_value *scores = tdm_cross_entropy(m, logits, labels);
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, labels);
     tdm_drop(m, labels);
-    tdm_drop(m, logits);
     m->category = before;
+    return loss;
+}
+
+static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
+                                            struct tdm_eager_value *hidden)
+{
+    struct tdm_eager_value *logits = whole_logits(t, hidden);
+    struct tdm_eager_value *scores = entropy(t, logits);
+    tdm_drop(t->m, logits);
     return scores;
 }
 
-/* GRPO had other code for it then. */
 static bool has_whole_scores(const struct tdm_torch_model *t)
 {
-    return t->settings.second.trainer == TDM_TRAINER_DPO && t->settings.second.whole_logits;
+    return tdm_second_has_logits(&t->settings.second);
 }
 
 static struct tdm_eager_value *scores_of(struct tdm_torch_model *t, struct tdm_eager_value *hidden,
@@ -147,26 +189,25 @@ static struct tdm_eager_value *scores_of(struct tdm_torch_model *t, struct tdm_e
     return whole ? whole_scores(t, hidden) : tdm_torch_scores(t, hidden, b->mask, b->scored);
 }
 
-/* A call of the model itself without its adapters or of the second model, without a graph and
- * without checkpoints. Returns its last hidden states, or its scores of the batch. */
-static struct tdm_eager_value *second_call(struct tdm_torch_model *t, const struct batch *b,
-                                           bool whole)
+/* A call of a model, the policy's too, without a graph and without checkpoints. Returns its last
+ * hidden states, or its scores of the batch. */
+static struct tdm_eager_value *call_without_graph(struct tdm_torch_model *by, const struct batch *b,
+                                                  bool whole)
 {
-    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
+    struct tdm_eager *m = by->m;
     enum tdm_checkpointing checkpointing = by->settings.checkpointing;
-    bool graph = t->m->grad_enabled;
+    bool graph = m->grad_enabled;
     /* Checkpointed layers of the first forward, which run again, read these. */
     struct tdm_eager_value *inputs[] = {by->positions,  by->cosine,      by->sine,
                                         by->mask,       by->window_mask, by->window_cosine,
                                         by->window_sine};
-    t->m->grad_enabled = false;
+    m->grad_enabled = false;
     by->settings.checkpointing = TDM_CHECKPOINTING_OFF;
-    by->adapters_off = true;
     tdm_torch_begin_call(by);
-    tdm_drop(t->m, tdm_module_enter(by, TDM_MODULE_BASE, NULL));
+    tdm_drop(m, tdm_module_enter(by, TDM_MODULE_BASE, NULL));
     struct tdm_eager_value *made = tdm_module_leave(by, TDM_MODULE_BASE, tdm_torch_base(by));
     if (b != NULL)
-        made = tdm_replace(t->m, made, scores_of(by, made, b, whole));
+        made = tdm_replace(m, made, scores_of(by, made, b, whole));
     made = tdm_torch_end_call(by, made);
     by->positions = inputs[0];
     by->cosine = inputs[1];
@@ -175,16 +216,27 @@ static struct tdm_eager_value *second_call(struct tdm_torch_model *t, const stru
     by->window_mask = inputs[4];
     by->window_cosine = inputs[5];
     by->window_sine = inputs[6];
-    by->adapters_off = false;
     by->settings.checkpointing = checkpointing;
-    t->m->grad_enabled = graph;
+    m->grad_enabled = graph;
+    return made;
+}
+
+/* The same of the second model, or of the model itself without its adapters. */
+static struct tdm_eager_value *second_call(struct tdm_torch_model *t, const struct batch *b,
+                                           bool whole)
+{
+    struct tdm_torch_model *by = t->second != NULL ? t->second : t;
+    by->adapters_off = true;
+    struct tdm_eager_value *made = call_without_graph(by, b, whole);
+    by->adapters_off = false;
     return made;
 }
 
 /* Scores of the reference, which are kept until the loss is made. */
 static struct tdm_eager_value *reference_scores(struct tdm_torch_model *t, const struct batch *b)
 {
-    return has_reference(&t->settings) ? second_call(t, b, has_whole_scores(t)) : NULL;
+    return tdm_second_has_reference(&t->settings.second) ? second_call(t, b, has_whole_scores(t))
+                                                         : NULL;
 }
 
 static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const struct batch *b)
@@ -196,6 +248,70 @@ static struct tdm_eager_value *policy_scores(struct tdm_torch_model *t, const st
                                          : scores_of(t, hidden, b, has_whole_scores(t));
     tdm_drop(t->m, hidden);
     return tdm_torch_end_call(t, scores);
+}
+
+/* KTO's estimate of the KL: sums over sequences of other completions, of which little is left
+ * (kto_trainer.py _compute_kl_logps). */
+static void estimate_kl(struct tdm_torch_model *t, const struct batch *b, bool by_reference)
+{
+    tdm_drop(t->m, by_reference ? second_call(t, b, has_whole_scores(t))
+                                : call_without_graph(t, b, has_whole_scores(t)));
+}
+
+static struct tdm_eager_value *kto_scores(struct tdm_torch_model *t, const struct batch *b,
+                                          struct tdm_eager_value **reference)
+{
+    estimate_kl(t, b, false);
+    struct tdm_eager_value *values = policy_scores(t, b);
+    if (tdm_second_has_reference(&t->settings.second))
+        estimate_kl(t, b, true);
+    *reference = reference_scores(t, b);
+    return values;
+}
+
+/* The mean cross entropy of chosen sequences, of a copy without their last tokens
+ * (concatenated_forward's cross_entropy_loss). */
+static struct tdm_eager_value *chosen_loss(struct tdm_torch_model *t,
+                                           struct tdm_eager_value *logits)
+{
+    struct tdm_eager *m = t->m;
+    const uint64_t sequences = t->settings.batch / 2;
+    const enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_eager_value *chosen = tdm_rows(m, logits, sequences * t->settings.tokens);
+    struct tdm_eager_value *shifted = tdm_rows(m, chosen, sequences * (t->settings.tokens - 1));
+    struct tdm_eager_value *copy = tdm_clone(m, shifted);
+    m->category = before;
+    tdm_drop(m, chosen);
+    tdm_drop(m, shifted);
+    struct tdm_eager_value *loss = entropy(t, copy);
+    tdm_drop(m, copy);
+    return loss;
+}
+
+/* CPO and ORPO: the loss of pairs, of all logits (trl/experimental/{cpo,orpo}, their
+ * concatenated_forward), which live until it is made. */
+static struct tdm_eager_value *pair_loss(struct tdm_torch_model *t, const struct batch *b)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_second_settings *second = &t->settings.second;
+    const bool has_chosen = second->trainer == TDM_TRAINER_ORPO || second->cpo_alpha != 0;
+    tdm_torch_begin_call(t);
+    struct tdm_eager_value *hidden = tdm_torch_hidden(t);
+    struct tdm_eager_value *logits = tdm_torch_end_call(t, whole_logits(t, hidden));
+    tdm_drop(m, hidden);
+    struct tdm_eager_value *chosen = has_chosen ? chosen_loss(t, logits) : NULL;
+    struct tdm_eager_value *shifted = tdm_rows(m, logits, b->mask->rows);
+    struct tdm_eager_value *scores =
+        second->whole_logits ? entropy(t, shifted) : tdm_torch_logits_scores(t, shifted, b->mask);
+    tdm_drop(m, shifted);
+    struct tdm_eager_value *loss = sum(m, scores);
+    tdm_drop(m, scores);
+    if (chosen != NULL)
+        loss = tdm_replace(m, loss, tdm_add(m, loss, chosen));
+    tdm_drop(m, chosen);
+    tdm_drop(m, logits);
+    return loss;
 }
 
 static struct tdm_eager_value *distilled(struct tdm_torch_model *t, const struct batch *b)
@@ -215,22 +331,41 @@ static struct tdm_eager_value *distilled(struct tdm_torch_model *t, const struct
     return tdm_torch_end_call(t, divergence);
 }
 
+static struct tdm_eager_value *loss_of(struct tdm_torch_model *t, const struct batch *b)
+{
+    struct tdm_eager_value *values = NULL, *reference = NULL;
+    switch (t->settings.second.trainer) {
+    case TDM_TRAINER_CPO:
+    case TDM_TRAINER_ORPO:
+        return pair_loss(t, b);
+    case TDM_TRAINER_DISTILLATION:
+        values = distilled(t, b);
+        break;
+    case TDM_TRAINER_GRPO: /* scores by the reference when it has generated */
+        reference = reference_scores(t, b);
+        values = policy_scores(t, b);
+        break;
+    case TDM_TRAINER_KTO:
+        values = kto_scores(t, b, &reference);
+        break;
+    case TDM_TRAINER_DPO:
+    case TDM_TRAINER_SFT:
+    case TDM_TRAINER_REWARD:
+        values = policy_scores(t, b);
+        reference = reference_scores(t, b);
+        break;
+    }
+    struct tdm_eager_value *loss = sum(t->m, values);
+    tdm_drop(t->m, values);
+    tdm_drop(t->m, reference);
+    return loss;
+}
+
 struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t)
 {
-    struct tdm_eager *m = t->m;
     struct batch b = make_batch(t);
-    struct tdm_eager_value *values, *reference = NULL;
-    /* GRPO scores by the reference when it has generated, before the loss; DPO after the policy. */
-    if (t->settings.second.trainer == TDM_TRAINER_GRPO)
-        reference = reference_scores(t, &b);
-    values = t->settings.second.trainer == TDM_TRAINER_DISTILLATION ? distilled(t, &b)
-                                                                    : policy_scores(t, &b);
-    if (t->settings.second.trainer == TDM_TRAINER_DPO)
-        reference = reference_scores(t, &b);
-    struct tdm_eager_value *loss = sum(m, values);
-    tdm_drop(m, values);
-    tdm_drop(m, reference);
-    drop_batch(m, &b);
+    struct tdm_eager_value *loss = loss_of(t, &b);
+    drop_batch(t->m, &b);
     return loss;
 }
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A second model in a step: TRL's trainers (trl 1.16,
- * trl/trainer/{dpo,grpo,distillation}_trainer.py). DPO and GRPO score tokens by a reference, which
- * is the base under the adapters or a copy; distillation compares with a teacher; GRPO generates
- * with vLLM on the same GPU or on others, or with transformers. The wrapper of the student shards
- * the second model as TRL does (trl/models/utils.py, prepare_fsdp and prepare_deepspeed).
+ * Steps of TRL's trainers (trl 1.16, trl/trainer/{dpo,kto,grpo,distillation,reward}_trainer.py,
+ * trl/experimental/{cpo,orpo}), most of which have a second model. DPO, KTO and GRPO score tokens
+ * by a reference, which is the base under the adapters or a copy; distillation compares with a
+ * teacher; GRPO generates with vLLM on the same GPU or on others, or with transformers. The wrapper
+ * of the student shards the second model as TRL does (trl/models/utils.py, prepare_fsdp and
+ * prepare_deepspeed). CPO, with it SimPO, and ORPO make all logits of pairs and have no reference.
+ * Rewards of pairs are scores of logits=score.
  */
 #ifndef TDM_METHODS_TORCH_SECOND_H
 #define TDM_METHODS_TORCH_SECOND_H
@@ -17,13 +19,18 @@ enum tdm_trainer {
     TDM_TRAINER_DPO,
     TDM_TRAINER_GRPO,
     TDM_TRAINER_DISTILLATION,
+    TDM_TRAINER_KTO,
+    TDM_TRAINER_CPO, /* and SimPO: cpo_alpha=0 */
+    TDM_TRAINER_ORPO,
+    TDM_TRAINER_REWARD,
 };
 
 struct tdm_second_settings {
     enum tdm_trainer trainer;
     bool copies;            /* ref_model=copy: also under adapters */
     bool precomputes;       /* precompute_ref_log_probs: no reference in the steps */
-    bool whole_logits;      /* DPO to TRL 1.10: log-probabilities of all logits at once */
+    bool whole_logits;      /* to TRL 1.10: log-softmax of all logits at once */
+    double cpo_alpha;       /* of CPO: weight of the cross entropy of chosen sequences */
     double beta;            /* of GRPO; 0: no reference */
     const char *teacher;    /* a model, borrowed; NULL: the same as the student */
     uint64_t scored_tokens; /* the last so many of a sequence; TDM_AUTO: all */
@@ -39,6 +46,13 @@ struct tdm_second_settings {
 struct tdm_machine;
 struct tdm_method_settings;
 struct tdm_model;
+
+/* Has the trainer a loss of its own? Else the loss is that of "logits". */
+bool tdm_second_has_loss(const struct tdm_second_settings *second);
+/* Does it score by a reference, be it a copy or the base under adapters? */
+bool tdm_second_has_reference(const struct tdm_second_settings *second);
+/* Does its loss take all logits of its sequences? Else log-probabilities are made tile by tile. */
+bool tdm_second_has_logits(const struct tdm_second_settings *second);
 
 /* Fills what vLLM takes on the machine. */
 void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *machine,

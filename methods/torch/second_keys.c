@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of TRL's trainers with two models, in TRL's names. */
+/* Keys of TRL's trainers, in TRL's names. */
 #include "methods/method.h"
 #include "methods/torch/parts.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,19 @@ static enum tdm_status read_share(const struct tdm_method_key *key, const char *
                         "--set %s: \"%.64s\" is not a share; expected a number from 0 to 1",
                         key->name, value);
     *(double *)(void *)((char *)settings + key->field) = share;
+    return TDM_OK;
+}
+
+static enum tdm_status read_weight(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double weight = strtod(value, &end);
+    if (end == value || *end != '\0' || !(weight >= 0 && weight < HUGE_VAL))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is no weight; expected a number of 0 or more",
+                        key->name, value);
+    *(double *)(void *)((char *)settings + key->field) = weight;
     return TDM_OK;
 }
 
@@ -48,9 +62,20 @@ static enum tdm_trainer trainer_of(const struct tdm_key_case *c)
     return c->settings->torch.second.trainer;
 }
 
-static bool has_dpo(const struct tdm_key_case *c)
+static bool may_precompute(const struct tdm_key_case *c)
 {
-    return trainer_of(c) == TDM_TRAINER_DPO;
+    return trainer_of(c) == TDM_TRAINER_DPO || trainer_of(c) == TDM_TRAINER_KTO;
+}
+
+static bool has_cpo(const struct tdm_key_case *c)
+{
+    return trainer_of(c) == TDM_TRAINER_CPO;
+}
+
+/* What GRPO had before is not known. */
+static bool had_logits(const struct tdm_key_case *c)
+{
+    return may_precompute(c) || has_cpo(c) || trainer_of(c) == TDM_TRAINER_ORPO;
 }
 
 static bool has_grpo(const struct tdm_key_case *c)
@@ -65,13 +90,13 @@ static bool has_teacher(const struct tdm_key_case *c)
 
 static bool has_scores(const struct tdm_key_case *c)
 {
-    return trainer_of(c) != TDM_TRAINER_SFT;
+    const struct tdm_second_settings *second = &c->settings->torch.second;
+    return tdm_second_has_loss(second) && !tdm_second_has_logits(second);
 }
 
 static bool has_reference(const struct tdm_key_case *c)
 {
-    const struct tdm_second_settings *second = &c->settings->torch.second;
-    return (has_dpo(c) && !second->precomputes) || (has_grpo(c) && second->beta != 0);
+    return tdm_second_has_reference(&c->settings->torch.second);
 }
 
 static bool has_vllm(const struct tdm_key_case *c)
@@ -84,12 +109,17 @@ static bool has_vllm_here(const struct tdm_key_case *c)
     return has_vllm(c) && !c->settings->torch.second.elsewhere;
 }
 
-static const struct tdm_key_need needs_dpo = {"without trainer=dpo", has_dpo};
+static const struct tdm_key_need needs_dpo = {"without trainer=dpo or kto", may_precompute};
+static const struct tdm_key_need needs_cpo = {"without trainer=cpo", has_cpo};
+static const struct tdm_key_need needs_logits = {"without trainer=dpo, kto, cpo or orpo",
+                                                 had_logits};
 static const struct tdm_key_need needs_grpo = {"without trainer=grpo", has_grpo};
 static const struct tdm_key_need needs_teacher = {"without trainer=distillation", has_teacher};
-static const struct tdm_key_need needs_scores = {"with trainer=sft", has_scores};
+static const struct tdm_key_need needs_scores = {"without a trainer that scores some tokens alone",
+                                                 has_scores};
 static const struct tdm_key_need needs_reference = {
-    "without a reference, which trainer=dpo has, and trainer=grpo with beta", has_reference};
+    "without a reference, which trainer=dpo and kto have, and trainer=grpo with beta",
+    has_reference};
 static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vllm", has_vllm};
 static const struct tdm_key_need needs_vllm_here = {
     "without trainer=grpo and use_vllm, or with vllm_mode=server", has_vllm_here};
@@ -113,17 +143,20 @@ static enum tdm_status read_trl(const struct tdm_method_key *key, const char *va
 }
 
 const struct tdm_method_key tdm_keys_second[] = {
-    {"trainer", "sft|dpo|grpo|distillation", "sft",
-     "TRL's: with a reference, what generates or a teacher; --batch of dpo counts pairs",
+    {"trainer", "sft|dpo|grpo|distillation|kto|cpo|orpo|reward", "sft",
+     "TRL's: with a reference, what generates or a teacher; of dpo, cpo, orpo and reward --batch "
+     "counts pairs",
      tdm_key_read_choice, FIELD(trainer)},
     {"ref_model", "auto|copy", "auto",
-     "reference of DPO and GRPO; auto: the base under LoRA, else a copy", tdm_key_read_switch,
+     "reference of DPO, KTO and GRPO; auto: the base under LoRA, else a copy", tdm_key_read_switch,
      FIELD(copies), .needs = {&needs_reference, &tdm_need_lora}},
     {"precompute_ref_log_probs", "no|yes", "no", "yes: steps have no reference",
      tdm_key_read_switch, FIELD(precomputes), .needs = {&needs_dpo}},
     {"trl", "now|1.9", "now",
-     "any version of it: to 1.10, and in ms-swift, DPO scores tokens by all logits at once",
-     .read = read_trl, .needs = {&needs_dpo}},
+     "any version of it: to 1.10, and in ms-swift, tokens are scored by a log-softmax of all logits",
+     .read = read_trl, .needs = {&needs_logits}},
+    {"cpo_alpha", "1|0", "1", "of CPO: 0: no cross entropy of chosen sequences, as SimPO has none",
+     read_weight, FIELD(cpo_alpha), .needs = {&needs_cpo}},
     {"beta", "0", "0", "weight of GRPO's KL; 0: no reference, as TRL assumes", read_share,
      FIELD(beta), .needs = {&needs_grpo}},
     {"teacher_model", "MODEL", "same", "teacher of the distillation; same: as the student",
@@ -153,7 +186,10 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
     const struct tdm_torch_settings *torch = &settings->torch;
     struct tdm_model *teacher = NULL;
     enum tdm_status status = TDM_OK;
-    if (torch->second.trainer == TDM_TRAINER_SFT)
+    if (torch->second.trainer == TDM_TRAINER_REWARD && torch->logits != TDM_LOGITS_SCORE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set logits: trainer=reward has the head of logits=score; leave it out");
+    if (!tdm_second_has_loss(&torch->second))
         return TDM_OK;
     if (torch->tokens < 2)
         return tdm_fail(err, TDM_USAGE,
