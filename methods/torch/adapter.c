@@ -345,9 +345,8 @@ double tdm_adapter_flops(const struct tdm_model *model, const struct tdm_torch_s
     for (uint32_t i = 0; i < model->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
             for (unsigned n = adapted_of(model, s, i, p, found); n-- > 0;) {
-                const struct flops f =
-                    projection_flops(s, (enum tdm_projection)p, (double)found[n].rows,
-                                     (double)found[n].columns);
+                const struct flops f = projection_flops(
+                    s, (enum tdm_projection)p, (double)found[n].rows, (double)found[n].columns);
                 sum += found[n].number *
                        (found[n].tokens * tokens * f.of_token * (1 + again + f.token_backward) +
                         f.of_change * (1 + again + f.change_backward));

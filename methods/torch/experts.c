@@ -333,8 +333,8 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
     struct tdm_eager_value *chosen = tdm_torch_topk(m, shares, experts->per_token, indices);
     if (experts->normalized)
         chosen = normalize(m, chosen);
-    struct tdm_eager_value *weights =
-        tdm_cast(m, chosen, wide_weights && experts->wide_weights ? FP32 : (*logits)->element_bytes);
+    struct tdm_eager_value *weights = tdm_cast(
+        m, chosen, wide_weights && experts->wide_weights ? FP32 : (*logits)->element_bytes);
     tdm_drop(m, chosen);
     tdm_drop(m, shares);
     return weights;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Experts as transformers had them before version 5: each is an MLP of nn.Linear, which computes the
- * tokens that chose it, one expert after the other, and adds what it made to a sum. Every expert is
- * assumed to get equally many tokens. Sources: transformers 4.48.3 and 4.57.3, modeling_mixtral.py,
- * modeling_olmoe.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py (SparseMoeBlock.forward),
- * modeling_deepseek_v3.py and modeling_glm4_moe.py (MoE.moe). */
+/* Experts as transformers had them before version 5: each is an MLP of nn.Linear, which computes
+ * the tokens that chose it, one expert after the other, and adds what it made to a sum. Every
+ * expert is assumed to get equally many tokens. Sources: transformers 4.48.3 and 4.57.3,
+ * modeling_mixtral.py, modeling_olmoe.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py
+ * (SparseMoeBlock.forward), modeling_deepseek_v3.py and modeling_glm4_moe.py (MoE.moe). */
 #include "methods/eager/ops.h"
 #include "methods/torch/parts.h"
 
@@ -28,7 +28,8 @@ static void index_add_backward(struct tdm_eager *m, struct tdm_node *node,
                                struct tdm_eager_value **results)
 {
     const struct tdm_edge *edge = &node->edges[1];
-    struct tdm_eager_value *index = tdm_node_saved(m, node, 0), *source = tdm_node_saved(m, node, 1);
+    struct tdm_eager_value *index = tdm_node_saved(m, node, 0),
+                           *source = tdm_node_saved(m, node, 1);
     if (tdm_node_needs(node, 0))
         results[0] = tdm_take(grads[0]);
     if (tdm_node_needs(node, 1)) /* index_select */

@@ -760,10 +760,11 @@ static enum tdm_status check_modules(const struct tdm_model *model,
                         "--set lora_kernels: of experts before transformers 5 it is not modelled");
     if (modules || (!adapted && torch->quantization == TDM_QUANTIZATION_NONE))
         return TDM_OK;
-    tdm_fail(err, TDM_USAGE,
-             "method %s: %s experts of %s before transformers 5, which are modules of their own, are "
-             "not modelled with these settings",
-             method, adapted ? "adapters of" : "quantized", model->architecture);
+    tdm_fail(
+        err, TDM_USAGE,
+        "method %s: %s experts of %s before transformers 5, which are modules of their own, are "
+        "not modelled with these settings",
+        method, adapted ? "adapters of" : "quantized", model->architecture);
     return tdm_hint(err, "--set transformers=now%s",
                     adapted && torch->quantization == TDM_QUANTIZATION_NONE
                         ? ", or adapters of attention alone: "

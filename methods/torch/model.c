@@ -212,9 +212,8 @@ static struct tdm_eager_value *add_frozen(struct tdm_torch_model *t, uint32_t mo
         return add_quantized(t, module, rows, columns);
     const uint64_t elements = tdm_size_mul(rows, columns);
     tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
-    struct tdm_eager_value *leaf =
-        tdm_quantized_leaf_of_shard(t->m, t->settings.quantization, rows, columns,
-                                    &t->quantized[t->quantized_count++]);
+    struct tdm_eager_value *leaf = tdm_quantized_leaf_of_shard(
+        t->m, t->settings.quantization, rows, columns, &t->quantized[t->quantized_count++]);
     leaf->module = module;
     return leaf;
 }
@@ -533,9 +532,9 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     }
     if (t == NULL)
         tdm_tensor_part_free(part);
-    if (t == NULL || (tensor_ranks > 1 && part == NULL) || t->layers == NULL ||
-        t->shared == NULL || (mixtures > 0 && t->experts == NULL) || t->parameters == NULL || t->states == NULL || (w->create != NULL && t->wrapped == NULL) ||
-        (quantizes && t->quantized == NULL)) {
+    if (t == NULL || (tensor_ranks > 1 && part == NULL) || t->layers == NULL || t->shared == NULL ||
+        (mixtures > 0 && t->experts == NULL) || t->parameters == NULL || t->states == NULL ||
+        (w->create != NULL && t->wrapped == NULL) || (quantizes && t->quantized == NULL)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
@@ -617,8 +616,8 @@ double tdm_torch_projection_elements(const struct tdm_model *model,
     double elements = 0;
     for (uint32_t i = 0; i < model->layers; i++) {
         if (model->layer_kinds[i].experts)
-            elements += expert * (e->shared + (double)tdm_torch_expert_modules(model, s) *
-                                                  e->intermediate);
+            elements +=
+                expert * (e->shared + (double)tdm_torch_expert_modules(model, s) * e->intermediate);
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_tensor *tensor =
                 tdm_model_tensor(model, i, projection_roles[p].weight);

@@ -41,11 +41,11 @@ struct torch_layer {
     struct tdm_eager_value *router, *experts_gate_up,
         *experts_down; /* NULL if the model has none */
     struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
-    struct torch_layer *shared; /* an MLP, the expert that every token has, or NULL */
+    struct torch_layer *shared;  /* an MLP, the expert that every token has, or NULL */
     struct torch_layer *experts; /* MLPs that are modules of their own, or NULL: they are joined */
-    struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2];         /* or NULL */
-    struct tdm_eager_value *sinks;                                                  /* or NULL */
-    struct tdm_eager_value *shared_expert_gate;                                     /* or NULL */
+    struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2]; /* or NULL */
+    struct tdm_eager_value *sinks;                                          /* or NULL */
+    struct tdm_eager_value *shared_expert_gate;                             /* or NULL */
     struct tdm_eager_value *xielu[2];             /* xIELU's numbers, or NULL */
     struct tdm_eager_value *delta[DELTA_WEIGHTS]; /* or NULL: the layer has attention */
     struct tdm_eager_value *mamba[MAMBA_WEIGHTS], *short_conv[SHORT_WEIGHTS]; /* or NULL */

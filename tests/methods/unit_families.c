@@ -18,8 +18,8 @@
 #define PATH_BYTES 1024u
 /* Blocks are multiples of 512 bytes, and some tens of tensors are smaller. */
 #define ROUNDING UINT64_C(6144)
-/* Experts that are modules have more small tensors; and how many tokens each gets, of which the peak
- * depends, is by chance. */
+/* Experts that are modules have more small tensors; and how many tokens each gets, of which the
+ * peak depends, is by chance. */
 #define MODULES_ROUNDING UINT64_C(12288)
 #define CHANCE 0.02
 #define IMAGE_TOKENS 16u /* of the picture of bench/torch_families.py */
@@ -52,8 +52,8 @@ static void predict_row(const struct row *row, struct tdm_torch_step *step, uint
     char path[PATH_BYTES], logits[32], checkpointing[32], images[32], version[32];
     const char *at = strchr(row->config, '@'); /* before the version of transformers */
     const int name = at == NULL ? (int)strlen(row->config) : (int)(at - row->config);
-    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", "step=3",
-                           logits,            checkpointing,    images,       version};
+    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", "step=3", logits,
+                           checkpointing,     images,           version};
     struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 1, .ranks = 1}};
     const struct tdm_method *method;
     struct tdm_method_choices choices;
@@ -61,7 +61,8 @@ static void predict_row(const struct row *row, struct tdm_torch_step *step, uint
     struct tdm_machine *machine = NULL;
     struct tdm_model *model = NULL;
     struct tdm_error err = {.message = ""};
-    snprintf(path, sizeof(path), "%s/tests/data/configs/families/%.*s.json", source(), name, row->config);
+    snprintf(path, sizeof(path), "%s/tests/data/configs/families/%.*s.json", source(), name,
+             row->config);
     snprintf(version, sizeof(version), "transformers=%s", at == NULL ? "now" : at + 1);
     snprintf(logits, sizeof(logits), "logits=%s", row->logits);
     snprintf(checkpointing, sizeof(checkpointing), "checkpointing=%s", row->checkpointing);
