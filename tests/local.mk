@@ -415,6 +415,7 @@ golden_tests += \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
 	tests/goldens/predict-from.test \
+	tests/goldens/predict-half.test \
 	tests/goldens/predict-modules.test \
 	tests/goldens/predict-second.test \
 	tests/goldens/predict-serve.test \
