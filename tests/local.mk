@@ -414,6 +414,7 @@ golden_tests += \
 	tests/goldens/plot.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
+	tests/goldens/predict-dtypes.test \
 	tests/goldens/predict-from.test \
 	tests/goldens/predict-half.test \
 	tests/goldens/predict-modules.test \

@@ -234,8 +234,7 @@ static bool mixes_precision(const struct tdm_torch_settings *torch)
 static bool casts_adapters(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return !mixes_precision(torch) ||
-           (torch->wrapper == &tdm_fsdp_wrapper && torch->fsdp.version_1 && !torch->fp32_weights);
+    return !mixes_precision(torch) || (torch->wrapper == &tdm_fsdp_wrapper && !torch->fp32_weights);
 }
 
 static bool has_nf4(const struct tdm_key_case *c)
@@ -335,7 +334,7 @@ static const struct tdm_key_need needs_liger = {"without liger's norms, rotation
                                                 has_liger};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
-    "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
+    "among shards of fp32, as which adapters are made anyway", casts_adapters};
 static bool has_gptq(const struct tdm_key_case *c)
 {
     return c->settings->torch.quantization == TDM_QUANTIZATION_GPTQ;

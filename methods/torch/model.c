@@ -539,6 +539,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
     const bool widens = tdm_fsdp_widens_adapters(settings);
+    t->wide_adapters = settings->lora_rank > 0 && settings->peft;
     if (w->mixes_precision && !widens) /* it casts adapters too */
         t->settings.peft = false;
     if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)

@@ -65,6 +65,7 @@ struct tdm_torch_model {
     struct tdm_torch_settings settings;
     uint16_t weight_bytes; /* of an element */
     bool autocasts;        /* the forward runs under autocast */
+    bool wide_adapters;    /* adapters are fp32 in shards, whatever they are gathered as */
     bool caches; /* use_cache: K and V of all layers are held, though nothing reads them */
     struct torch_layer *layers, *shared; /* shared: of each layer, used if it has one */
     struct torch_layer *experts;         /* of all layers, if they are modules; or NULL */
