@@ -9,9 +9,12 @@ tests/methods/unit_families compares them with predictions:
 
     OMP_NUM_THREADS=1 bench/torch_families.py tests/data/configs/families/*.json > tests/data/families.csv
 
+With transformers before 5 the names have its version (mixtral@4.57): experts were modules of their own.
+
 With several threads products of a CPU take scratch that a GPU does not: OMP_NUM_THREADS=1.
 Needs torch and transformers; exits with 77 without them.
 """
+import importlib
 import json
 import os
 import sys
@@ -19,12 +22,6 @@ import sys
 try:
     import torch
     import transformers
-    from transformers.models.falcon_h1 import modeling_falcon_h1
-    from transformers.models.granitemoehybrid import modeling_granitemoehybrid
-    from transformers.models.lfm2 import modeling_lfm2
-    from transformers.models.lfm2_moe import modeling_lfm2_moe
-    from transformers.models.nemotron_h import modeling_nemotron_h
-    from transformers.models.qwen3_next import modeling_qwen3_next
     from torch.profiler import ProfilerActivity, profile
 except ImportError as error:
     print(f"torch_families: {error}", file=sys.stderr)
@@ -204,12 +201,22 @@ def delta_rule(q, k, v, g, beta, **_):
     return DeltaRule.apply(q, k, v, g, beta), None
 
 
-modeling_qwen3_next.causal_conv1d_fn = convolve
-modeling_qwen3_next.torch_chunk_gated_delta_rule = delta_rule
-for short in (modeling_lfm2, modeling_lfm2_moe):
-    short.causal_conv1d_fn = convolve
-for mamba in (modeling_falcon_h1, modeling_granitemoehybrid, modeling_nemotron_h):
-    mamba.mamba2_split_conv1d_scan_combined = mamba_scan
+def replace_kernels():
+    """Puts these functions in place of kernels, in families that this version of transformers has."""
+    mamba = {"mamba2_split_conv1d_scan_combined": mamba_scan}
+    kernels = {"qwen3_next": {"causal_conv1d_fn": convolve, "torch_chunk_gated_delta_rule": delta_rule},
+               "lfm2": {"causal_conv1d_fn": convolve}, "lfm2_moe": {"causal_conv1d_fn": convolve},
+               "falcon_h1": mamba, "granitemoehybrid": mamba, "nemotron_h": mamba}
+    for family, functions in kernels.items():
+        try:
+            module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        except ImportError:
+            continue
+        for name, function in functions.items():
+            setattr(module, name, function)
+
+
+replace_kernels()
 
 
 def made(config):
@@ -303,10 +310,12 @@ def main():
           " Gradients are freed before it.")
     print("# With checkpointing on, a CPU also keeps its random state, 5,056 bytes for each layer.")
     print("config,parameters,logits,checkpointing,kept_bytes,peak_bytes")
+    major, minor = transformers.__version__.split(".")[:2]
+    version = f"@{major}.{minor}" if int(major) < 5 else ""
     for path in sys.argv[1:]:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-        name = os.path.splitext(os.path.basename(path))[0]
+        name = os.path.splitext(os.path.basename(path))[0] + version
         for loss, checkpointing in ((False, False), (False, True), (True, False)):
             parameters, kept, peak = measure(config, loss, checkpointing)
             print(name, parameters, "hf" if loss else "base", "on" if checkpointing else "off", kept, peak,

@@ -157,8 +157,9 @@ static bool says(const struct tdm_from *from, const struct tdm_method *method,
     return found != NULL && strcmp(found, value) == 0;
 }
 
-/* Has the key no effect: on the dtype of adapters, where the wrapper casts them as all else, as it
- * does but for LoRA of FSDP 1; and on how FSDP 1 loads, elsewhere? */
+/* Has the key no effect? Autocast, where the wrapper casts adapters as all else, as it does but for
+ * LoRA of FSDP 1; the dtype of adapters among shards that are fp32 anyway, and where FSDP 1 has no
+ * other; and how FSDP 1 loads, elsewhere. */
 static bool is_vain(const struct tdm_from *from, const struct tdm_method *method,
                     const struct tdm_setting_list *list, const struct tdm_method_key *key)
 {
@@ -166,9 +167,13 @@ static bool is_vain(const struct tdm_from *from, const struct tdm_method *method
     const char *adapter = said(from, method, list, "peft_type");
     if (strcmp(key->name, "sync_module_states") == 0)
         return !first;
-    return method->wrapper != NULL && method->wrapper->mixes_precision &&
-           (!first || (adapter != NULL && strcmp(adapter, "LORA") != 0)) &&
-           (strcmp(key->name, "lora") == 0 || strcmp(key->name, "autocast") == 0);
+    if (method->wrapper == NULL || !method->wrapper->mixes_precision)
+        return false;
+    const bool flat = first && (adapter == NULL || strcmp(adapter, "LORA") == 0);
+    return strcmp(key->name, "autocast") == 0 ? !flat
+           : strcmp(key->name, "lora") == 0
+               ? (first && !flat) || says(from, method, list, "weights_dtype", "fp32")
+               : false;
 }
 
 /* Is the version that is said of a library, as "4.48.1", before MAJOR.MINOR? Of none: no. */

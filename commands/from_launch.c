@@ -231,16 +231,28 @@ static enum tdm_status read_distributed(const struct tdm_from_reading *r, const 
     return tdm_from_is(value, "FSDP") ? tdm_from_fsdp_version(r, path) : TDM_OK;
 }
 
+/* Under autocast, but DeepSpeed's has masters of its own. */
+static enum tdm_status read_autocast(const struct tdm_from_reading *r, const char *path)
+{
+    r->from->bf16 = true;
+    r->from->scales = !tdm_from_is(json_object_get(r->root, "distributed_type"), "DEEPSPEED");
+    return tdm_from_lack(r, path, "predicted as bf16, whose sizes are the same");
+}
+
+/* What mixed_precision was called before accelerate 0.5. */
+static enum tdm_status read_old_precision(const struct tdm_from_reading *r, const char *path,
+                                          const json_t *value)
+{
+    return tdm_from_is_off(value) ? tdm_from_note(r, path, "fp16 is off") : read_autocast(r, path);
+}
+
 static enum tdm_status read_precision(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
     const json_t *backend = tdm_from_in(r, "fp8_config", "backend");
     bool float8 = tdm_from_is(value, "fp8");
-    if (tdm_from_is(value, "fp16")) { /* under autocast, but DeepSpeed's has masters of its own */
-        r->from->bf16 = true;
-        r->from->scales = !tdm_from_is(json_object_get(r->root, "distributed_type"), "DEEPSPEED");
-        return tdm_from_lack(r, path, "predicted as bf16, whose sizes are the same");
-    }
+    if (tdm_from_is(value, "fp16"))
+        return read_autocast(r, path);
     if (!float8 && !tdm_from_is(value, "bf16"))
         return tdm_from_is_off(value)
                    ? TDM_OK
@@ -332,7 +344,7 @@ static const struct tdm_from_rule accelerate_rules[] = {
     {"fp8_config.enable_fsdp_float8_all_gather", SET "enable_fsdp_float8_all_gather"},
     {"fp8_config.override_linear_precision", IGNORE "all products are taken to be of 8 bits"},
     {"fp8_config.*", IGNORE NO_MEMORY},
-    {"fp16", REFUSE "only bf16 is known"},
+    {"fp16", READ(read_old_precision)},
     {"megatron_lm_config.*", REFUSE "give Megatron-LM's arguments to --from"},
     {"use_cpu", REFUSE NO_GPU},
     {"tpu_use_*", REFUSE NO_GPU},

@@ -98,6 +98,22 @@ static enum tdm_status read_float8(const struct tdm_from_reading *r, const char 
                         "delayed, tensorwise, blockwise and mxfp8 are known");
 }
 
+/* Buffers of gradients are in the dtype of the weights unless accumulate_allreduce_grads_in_fp32 is
+ * said, which bf16 alone implies (megatron/training/arguments.py). The scaler works in place
+ * (core/optimizer/optimizer.py _unscale_main_grads_and_check_for_nan). */
+static enum tdm_status read_fp16(const struct tdm_from_reading *r, const char *path,
+                                 const json_t *value)
+{
+    const json_t *wide = argument(r, "--accumulate-allreduce-grads-in-fp32"),
+                 *said = argument(r, "--grad-reduce-in-bf16");
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    const bool adds = (wide == NULL || tdm_from_is_off(wide)) && said == NULL;
+    const enum tdm_status status = adds ? tdm_from_pair(r, "grad_reduce_in_bf16", "yes") : TDM_OK;
+    return status == TDM_OK ? tdm_from_lack(r, path, "predicted as bf16, whose sizes are the same")
+                            : status;
+}
+
 /* Gradients and moments of the precision-aware optimizer; fp16 takes as much as bf16. */
 static enum tdm_status read_state_dtype(const struct tdm_from_reading *r, const char *path,
                                         const json_t *value)
@@ -236,7 +252,7 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"overlap_param_gather*", IGNORE NO_MEMORY},
     {"no_gradient_accumulation_fusion", ON "gradient_accumulation_fusion=no"},
     {"gradient_accumulation_fusion", SET "gradient_accumulation_fusion"},
-    {"accumulate_allreduce_grads_in_fp32", IGNORE "as it is with bf16"},
+    {"accumulate_allreduce_grads_in_fp32", IGNORE "as it is with bf16; read with fp16"},
     {"grad_reduce_in_bf16", SET "grad_reduce_in_bf16"},
     {"optimizer_cpu_offload", SET "optimizer_cpu_offload"},
     {"optimizer_offload_fraction", SET "optimizer_offload_fraction"},
@@ -261,7 +277,8 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"decoupled_*", IGNORE NO_MEMORY},
     /* dtypes */
     {"bf16", IGNORE "bf16 is assumed"},
-    {"fp16*", REFUSE "only bf16 is known"},
+    {"fp16", READ(read_fp16)},
+    {"fp16_lm_cross_entropy", IGNORE "Megatron-Core's models do not read it"},
     {"fp8_format", READ(read_float8)},
     {"fp8_recipe", IGNORE "read with fp8_format"},
     {"fp8_param_gather", SET "fp8_param_gather"},
@@ -451,6 +468,8 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"clip_grad", IGNORE "clipping is in place"},
     {"loss_scale*", IGNORE NO_MEMORY},
     {"initial_loss_scale", IGNORE NO_MEMORY},
+    {"min_loss_scale", IGNORE NO_MEMORY},
+    {"hysteresis", IGNORE NO_MEMORY},
     {"disable_straggler_on_startup", IGNORE NO_MEMORY},
     {"enable_experimental", IGNORE NO_MEMORY},
     {.key = NULL},

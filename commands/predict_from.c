@@ -705,8 +705,7 @@ static bool has_pair(const json_t *pairs, const char *pair)
 }
 
 /* Shards. accelerate makes fp32 what is trained (accelerator.py `prepare_model`,
- * utils/fsdp_utils.py `fsdp2_prepare_model`), so a base under adapters stays as it is loaded. One
- * dtype is known of a group of fully_shard, and adapters have it too. */
+ * utils/fsdp_utils.py `fsdp2_prepare_model`), so a base under adapters stays as it is loaded. */
 static enum tdm_status settle_shards(const struct tdm_from_reading *r)
 {
     struct tdm_from *from = r->from;
@@ -715,9 +714,6 @@ static enum tdm_status settle_shards(const struct tdm_from_reading *r)
     enum tdm_status status = TDM_OK;
     if (from->widens_by != NULL && !from->adapters)
         status = tdm_from_pair(&naming, "weights_dtype", "fp32");
-    else if (from->widens_by != NULL && !from->fsdp_1 && !from->narrow_adapters)
-        status = tdm_from_lack(&naming, "mixed_precision",
-                               "adapters beside sharded weights are predicted in bf16");
     if (status == TDM_OK && from->bytes_of_4_bits && !from->fsdp_1 && sharded)
         status = tdm_from_quiet_pair(r, "bnb_4bit_quant_storage", "uint8");
     if (status == TDM_OK && from->fsdp_1 && sharded)

@@ -62,6 +62,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/delta.c \
 	methods/torch/experts.c \
 	methods/torch/experts_all.c \
+	methods/torch/experts_each.c \
 	methods/torch/experts_titan.c \
 	methods/torch/forward.c \
 	methods/torch/free_blocks.c methods/torch/free_blocks.h \

@@ -64,6 +64,7 @@ static const struct alias {
     {"bf16", "true", "autocast", "bf16"},
     {"bf16", "false", "autocast", "no"},
     {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
+    {"fp16", "true", "grad_reduce_in_bf16", "yes"}, /* Megatron-LM's buffers have this dtype */
     {"clip_grad_norm", NULL, "max_grad_norm", NULL},
     {"gradient_clipping", NULL, "max_grad_norm", NULL}, /* DeepSpeed's config */
     {"clip_grad", NULL, "max_grad_norm", NULL},         /* Megatron-LM's, which has it itself */
@@ -324,7 +325,7 @@ bool tdm_method_is_given(const struct tdm_method *method, const char *pair)
         {"mixed_precision", "bf16"},
         {"dtype", "bfloat16"},
         {"torch_dtype", "bfloat16"},
-        {"fp16", "true"}, /* which is as wide, and whose masters DeepSpeed and Megatron-LM keep */
+        {"fp16", "true"}, /* which is as wide, and whose masters DeepSpeed keeps */
         {"mixed_precision", "fp16"},
         {"dtype", "float16"},
         {"torch_dtype", "float16"},

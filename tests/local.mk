@@ -414,7 +414,10 @@ golden_tests += \
 	tests/goldens/plot.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
+	tests/goldens/predict-dtypes.test \
 	tests/goldens/predict-from.test \
+	tests/goldens/predict-half.test \
+	tests/goldens/predict-modules.test \
 	tests/goldens/predict-second.test \
 	tests/goldens/predict-serve.test \
 	tests/goldens/predict-set.test \

@@ -5,6 +5,7 @@
 #include "methods/torch/adapter.h"
 
 #include "methods/torch/model.h"
+#include "methods/torch/wrapper.h"
 
 #include <stddef.h>
 
@@ -191,6 +192,47 @@ static double elements(struct tdm_adapter_matrix shape)
     return (double)shape.rows * (double)shape.columns;
 }
 
+bool tdm_adapter_takes_shared(const struct tdm_torch_settings *s)
+{
+    return s->wrapper->enter_module == NULL;
+}
+
+/* A weight of nn.Linear that an adapter may be of: how many there are, and what part of the tokens
+ * each has. */
+struct adapted {
+    uint64_t rows, columns;
+    double number, tokens;
+};
+
+/* Those that a layer has of a projection: its own, its experts' where these are modules, and the
+ * shared expert's. */
+enum { MOST_ADAPTED = 3 };
+static unsigned adapted_of(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                           uint32_t layer, unsigned p, struct adapted found[MOST_ADAPTED])
+{
+    const struct tdm_tensor *own =
+        tdm_model_tensor(model, layer, tdm_projection_role((enum tdm_projection)p));
+    const struct tdm_experts *e = &model->experts;
+    const uint32_t modules = tdm_torch_expert_modules(model, s);
+    const bool down = p == TDM_PROJECTION_DOWN;
+    unsigned count = 0;
+    if ((tdm_adapter_targets(s) >> p & 1) == 0)
+        return 0;
+    if (own != NULL)
+        found[count++] = (struct adapted){own->rows, own->columns, 1, 1};
+    if (!model->layer_kinds[layer].experts ||
+        (p != TDM_PROJECTION_GATE && p != TDM_PROJECTION_UP && !down))
+        return count;
+    if (modules > 0)
+        found[count++] = (struct adapted){down ? model->hidden : e->intermediate,
+                                          down ? e->intermediate : model->hidden, modules,
+                                          (double)e->per_token / modules};
+    if (e->shared > 0 && tdm_adapter_takes_shared(s))
+        found[count++] = (struct adapted){down ? model->hidden : e->shared,
+                                          down ? e->shared : model->hidden, 1, 1};
+    return count;
+}
+
 static double of_norms(const struct tdm_model *model)
 {
     static const enum tdm_role roles[] = {
@@ -209,7 +251,7 @@ static double of_norms(const struct tdm_model *model)
 double tdm_torch_trained_parameters(const struct tdm_model *model,
                                     const struct tdm_torch_settings *s)
 {
-    const uint32_t targets = tdm_adapter_targets(s);
+    struct adapted found[MOST_ADAPTED];
     double sum = 0;
     if (s->lora_rank == 0)
         return (double)model->parameters;
@@ -223,16 +265,15 @@ double tdm_torch_trained_parameters(const struct tdm_model *model,
         return sum;
     }
     for (uint32_t i = 0; i < model->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_tensor *weight =
-                tdm_model_tensor(model, i, tdm_projection_role((enum tdm_projection)p));
-            struct tdm_adapter_shape shape;
-            if (weight == NULL || (targets >> p & 1) == 0)
-                continue;
-            tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
-            sum += elements(shape.down) + elements(shape.up) + elements(shape.second_down) +
-                   elements(shape.second_up) + elements(shape.magnitude);
-        }
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+            for (unsigned n = adapted_of(model, s, i, p, found); n-- > 0;) {
+                struct tdm_adapter_shape shape;
+                tdm_adapter_shape(s, (enum tdm_projection)p, found[n].rows, found[n].columns,
+                                  &shape);
+                sum += found[n].number *
+                       (elements(shape.down) + elements(shape.up) + elements(shape.second_down) +
+                        elements(shape.second_up) + elements(shape.magnitude));
+            }
     return sum;
 }
 
@@ -294,23 +335,21 @@ static double encoder_flops(const struct tdm_model *model, const struct tdm_torc
 double tdm_adapter_flops(const struct tdm_model *model, const struct tdm_torch_settings *s,
                          double again)
 {
-    const uint32_t targets = tdm_adapter_targets(s);
     const double tokens = (double)s->tokens * (double)s->batch;
+    struct adapted found[MOST_ADAPTED];
     double sum = 0;
     if (s->lora_rank == 0 || s->adapter == TDM_ADAPTER_NORMS)
         return 0;
     if (tdm_adapter_is_prompt(s))
         return encoder_flops(model, s);
     for (uint32_t i = 0; i < model->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_tensor *weight =
-                tdm_model_tensor(model, i, tdm_projection_role((enum tdm_projection)p));
-            if (weight == NULL || (targets >> p & 1) == 0)
-                continue;
-            const struct flops f = projection_flops(s, (enum tdm_projection)p, (double)weight->rows,
-                                                    (double)weight->columns);
-            sum += tokens * f.of_token * (1 + again + f.token_backward) +
-                   f.of_change * (1 + again + f.change_backward);
-        }
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+            for (unsigned n = adapted_of(model, s, i, p, found); n-- > 0;) {
+                const struct flops f = projection_flops(
+                    s, (enum tdm_projection)p, (double)found[n].rows, (double)found[n].columns);
+                sum += found[n].number *
+                       (found[n].tokens * tokens * f.of_token * (1 + again + f.token_backward) +
+                        f.of_change * (1 + again + f.change_backward));
+            }
     return sum;
 }

@@ -99,6 +99,10 @@ enum tdm_status tdm_adapter_check_said(const char *type, const char *rank, const
 enum tdm_status tdm_adapter_check(const struct tdm_model *model, const struct tdm_torch_settings *s,
                                   struct tdm_error *err);
 
+/* Does the expert that every token has get adapters? Not where each module gathers its weights:
+ * there that is not modelled. */
+bool tdm_adapter_takes_shared(const struct tdm_torch_settings *s);
+
 /* Numbers that are trained, without modules_to_save: all if there is no adapter. */
 double tdm_torch_trained_parameters(const struct tdm_model *model,
                                     const struct tdm_torch_settings *s);

@@ -18,9 +18,8 @@ static struct tdm_eager_value *add_matrix(struct tdm_torch_model *t, uint32_t la
 /* What is no parameter: VeRA's two frozen matrices, of the largest sizes for all; OFT's places in a
  * triangle (OFTRotationModule: rows, cols); BOFT's permutation, a matrix in fp32 (BOFTLayer:
  * boft_P). */
-static void add_buffers(struct tdm_torch_model *t, uint32_t number, unsigned p)
+static void add_buffers(struct tdm_torch_model *t, struct torch_layer *layer, unsigned p)
 {
-    struct torch_layer *layer = &t->layers[number];
     const struct tdm_eager_value *weight = layer->weight[p];
     if (t->settings.adapter == TDM_ADAPTER_OFT)
         for (unsigned i = 0; i < 2; i++)
@@ -76,37 +75,51 @@ static void add_prompt(struct tdm_torch_model *t)
                                                    shapes[i].columns, FP32, true);
 }
 
-void tdm_torch_add_adapters(struct tdm_torch_model *t)
+/* Adapters of a layer's projections, or of those of one of its experts. `most`: the most inputs and
+ * outputs so far. */
+static void adapt(struct tdm_torch_model *t, uint32_t number, struct torch_layer *layer,
+                  uint64_t most[2])
 {
     const struct tdm_torch_settings *s = &t->settings;
     const bool litgpt = tdm_torch_is_litgpt(s);
     const uint32_t targets = litgpt ? tdm_litgpt_targets(s->lora_targets) : tdm_adapter_targets(s);
-    uint64_t inputs = 0, outputs = 0;
+    for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+        const struct tdm_eager_value *weight = layer->weight[p];
+        struct tdm_adapter_shape shape;
+        if ((targets >> p & 1) == 0 || weight == NULL)
+            continue;
+        most[0] = weight->columns > most[0] ? weight->columns : most[0];
+        most[1] = weight->rows > most[1] ? weight->rows : most[1];
+        if (litgpt && p == TDM_PROJECTION_QKV)
+            tdm_litgpt_joint_shape(t->config, s, weight->columns, &shape);
+        else
+            tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
+        layer->down[p] = add_matrix(t, number, TDM_MODULE_DOWN + p, shape.down);
+        layer->up[p] = add_matrix(t, number, TDM_MODULE_UP + p, shape.up);
+        layer->second_down[p] = add_matrix(t, number, TDM_MODULE_ADAPTED + p, shape.second_down);
+        layer->second_up[p] = add_matrix(t, number, TDM_MODULE_ADAPTED + p, shape.second_up);
+        layer->magnitude[p] = add_matrix(t, number, TDM_MODULE_ADAPTED + p, shape.magnitude);
+        if (layer->down[p] != NULL)
+            add_buffers(t, layer, p);
+    }
+}
+
+void tdm_torch_add_adapters(struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    uint64_t most[2] = {0, 0};
     if (s->adapter == TDM_ADAPTER_NORMS)
         add_norm_copies(t);
     if (tdm_adapter_is_prompt(s))
         add_prompt(t);
-    for (uint32_t i = 0; i < t->config->layers; i++)
-        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            struct torch_layer *layer = &t->layers[i];
-            const struct tdm_eager_value *weight = layer->weight[p];
-            struct tdm_adapter_shape shape;
-            if ((targets >> p & 1) == 0 || weight == NULL)
-                continue;
-            inputs = weight->columns > inputs ? weight->columns : inputs;
-            outputs = weight->rows > outputs ? weight->rows : outputs;
-            if (litgpt && p == TDM_PROJECTION_QKV)
-                tdm_litgpt_joint_shape(t->config, s, weight->columns, &shape);
-            else
-                tdm_adapter_shape(s, (enum tdm_projection)p, weight->rows, weight->columns, &shape);
-            layer->down[p] = add_matrix(t, i, TDM_MODULE_DOWN + p, shape.down);
-            layer->up[p] = add_matrix(t, i, TDM_MODULE_UP + p, shape.up);
-            layer->second_down[p] = add_matrix(t, i, TDM_MODULE_ADAPTED + p, shape.second_down);
-            layer->second_up[p] = add_matrix(t, i, TDM_MODULE_ADAPTED + p, shape.second_up);
-            layer->magnitude[p] = add_matrix(t, i, TDM_MODULE_ADAPTED + p, shape.magnitude);
-            if (layer->down[p] != NULL)
-                add_buffers(t, i, p);
-        }
+    for (uint32_t i = 0; i < t->config->layers; i++) {
+        struct torch_layer *layer = &t->layers[i];
+        adapt(t, i, layer, most);
+        for (uint32_t e = 0; layer->experts != NULL && e < t->config->experts.count; e++)
+            adapt(t, i, &layer->experts[e], most);
+        if (layer->shared != NULL && tdm_adapter_takes_shared(s))
+            adapt(t, i, layer->shared, most);
+    }
     if (s->adapter == TDM_ADAPTER_VERA)
-        add_vera(t, inputs, outputs);
+        add_vera(t, most[0], most[1]);
 }

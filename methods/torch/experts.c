@@ -297,10 +297,11 @@ route_by_choice(struct tdm_eager *m, const struct tdm_experts *experts,
     return softmax ? tdm_replace(m, weights, tdm_cast(m, weights, x->element_bytes)) : weights;
 }
 
-/* Weights of the chosen experts, in the dtype of the logits or fp32. */
+/* Weights of the chosen experts, in the dtype of the logits or fp32 (`wide`: where the family has
+ * them so). */
 static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_experts *experts,
                                      const struct torch_layer *layer, struct tdm_eager_value *x,
-                                     struct tdm_eager_value **logits,
+                                     bool wide_weights, struct tdm_eager_value **logits,
                                      struct tdm_eager_value **indices)
 {
     if (experts->groups > 0)
@@ -332,8 +333,8 @@ static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_exper
     struct tdm_eager_value *chosen = tdm_torch_topk(m, shares, experts->per_token, indices);
     if (experts->normalized)
         chosen = normalize(m, chosen);
-    struct tdm_eager_value *weights =
-        tdm_cast(m, chosen, experts->wide_weights ? FP32 : (*logits)->element_bytes);
+    struct tdm_eager_value *weights = tdm_cast(
+        m, chosen, wide_weights && experts->wide_weights ? FP32 : (*logits)->element_bytes);
     tdm_drop(m, chosen);
     tdm_drop(m, shares);
     return weights;
@@ -450,20 +451,14 @@ static struct tdm_eager_value *add_plain_shared(struct tdm_eager *m,
     return y;
 }
 
-struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                          const struct torch_layer *layer,
-                                          struct tdm_eager_value *x)
+/* Experts that are joined, by grouped products. */
+static struct tdm_eager_value *run_grouped(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                           const struct torch_layer *layer,
+                                           struct tdm_eager_value *flat,
+                                           struct tdm_eager_value *weights)
 {
     const struct tdm_experts *experts = &t->config->experts;
-    uint64_t pairs = x->rows * experts->per_token;
-    struct tdm_eager_value *logits, *indices;
-    const bool hunyuan = experts->router == TDM_ROUTER_HUNYUAN;
-    struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns);
-    struct tdm_eager_value *shared =
-        experts->shared_first && experts->shared > 0
-            ? tdm_torch_shared_expert(m, t, layer, hunyuan ? x : flat, !hunyuan)
-            : NULL;
-    struct tdm_eager_value *weights = route(m, experts, layer, flat, &logits, &indices);
+    const uint64_t pairs = flat->rows * experts->per_token;
     struct tdm_eager_value *column = tdm_reshape(m, weights, pairs, 1);
     struct grouping g = group(m, pairs);
     struct tdm_eager_value *rows = tdm_torch_pick_rows(m, flat, g.tokens, pairs);
@@ -495,8 +490,8 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     tdm_drop(m, tdm_value_new(m, pairs, 1, INT64));
     struct tdm_eager_value *restored = tdm_torch_pick_rows(m, weighted, inverse, pairs);
     tdm_drop(m, weighted);
-    struct tdm_eager_value *sum = tdm_row_sum(m, restored, x->rows);
-    struct tdm_eager_value *y = tdm_cast(m, sum, x->element_bytes);
+    struct tdm_eager_value *sum = tdm_row_sum(m, restored, flat->rows);
+    struct tdm_eager_value *y = tdm_cast(m, sum, flat->element_bytes);
     tdm_drop(m, sum);
     tdm_drop(m, restored);
     struct tdm_eager_value *locals[] = {inverse, output, input, shares, column, bias};
@@ -506,12 +501,33 @@ struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_
     if (tdm_expert_parts(&t->settings) >
         1) /* what all ranks made, summed: a functional all-reduce */
         y = tdm_replace(m, y, tdm_clone(m, y));
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer,
+                                          struct tdm_eager_value *x)
+{
+    const struct tdm_experts *experts = &t->config->experts;
+    struct tdm_eager_value *logits, *indices, *shared = NULL;
+    const bool hunyuan = experts->router == TDM_ROUTER_HUNYUAN,
+               has_shared = experts->shared_first && experts->shared > 0;
+    struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns);
+    if (has_shared && layer->experts == NULL)
+        shared = tdm_torch_shared_expert(m, t, layer, hunyuan ? x : flat, !hunyuan);
+    struct tdm_eager_value *weights =
+        route(m, experts, layer, flat, layer->experts == NULL, &logits, &indices);
+    struct tdm_eager_value *y = layer->experts != NULL
+                                    ? tdm_torch_each_expert(m, t, layer, flat, weights)
+                                    : run_grouped(m, t, layer, flat, weights);
+    if (has_shared && layer->experts != NULL)
+        shared = tdm_torch_shared_expert(m, t, layer, flat, true);
     if (shared != NULL && layer->shared_expert_gate != NULL) {
         y = add_shared(m, layer, flat, y, shared);
     } else if (shared != NULL) {
         y = tdm_replace(m, y, tdm_add(m, y, shared));
         tdm_drop(m, shared);
-    } else if (experts->groups > 0 && layer->shared_gate != NULL) {
+    } else if (experts->groups > 0 && layer->shared != NULL) {
         y = add_plain_shared(m, t, layer, x, y);
     }
     struct tdm_eager_value *rest[] = {weights, logits, indices, flat};

@@ -84,18 +84,28 @@ static struct tdm_eager_value *run_experts(struct tdm_eager *m, const struct tdm
     return y;
 }
 
+/* A product of the shared expert: a projection if it has an adapter. */
+static struct tdm_eager_value *project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       const struct torch_layer *shared, enum tdm_projection p,
+                                       struct tdm_eager_value *x, bool flat)
+{
+    return shared->down[p] != NULL ? tdm_torch_project(m, t, shared, p, x)
+                                   : tdm_linear(m, x, shared->weight[p], NULL, flat);
+}
+
 struct tdm_eager_value *tdm_torch_shared_expert(struct tdm_eager *m,
                                                 const struct tdm_torch_model *t,
                                                 const struct torch_layer *layer,
                                                 struct tdm_eager_value *x, bool flat)
 {
-    struct tdm_eager_value *gate = tdm_linear(m, x, layer->shared_gate, NULL, flat);
+    const struct torch_layer *shared = layer->shared;
+    struct tdm_eager_value *gate = project(m, t, shared, TDM_PROJECTION_GATE, x, flat);
     gate = tdm_replace(m, gate, tdm_activate(m, t->config->activation, gate));
-    struct tdm_eager_value *up = tdm_linear(m, x, layer->shared_up, NULL, flat);
+    struct tdm_eager_value *up = project(m, t, shared, TDM_PROJECTION_UP, x, flat);
     struct tdm_eager_value *product = tdm_mul(m, gate, up);
     tdm_drop(m, gate);
     tdm_drop(m, up);
-    struct tdm_eager_value *y = tdm_linear(m, product, layer->shared_down, NULL, flat);
+    struct tdm_eager_value *y = project(m, t, shared, TDM_PROJECTION_DOWN, product, flat);
     tdm_drop(m, product);
     return y;
 }

@@ -238,7 +238,7 @@ struct tdm_eager_value *tdm_titan_experts(struct tdm_eager *m, const struct tdm_
         rows = weigh(m, rows, shares);
     struct tdm_eager_value *routed = run_experts(m, t, number, rows);
     struct tdm_eager_value *shared =
-        layer->shared_gate != NULL ? tdm_torch_shared_expert(m, t, layer, flat, true) : NULL;
+        layer->shared != NULL ? tdm_torch_shared_expert(m, t, layer, flat, true) : NULL;
     struct tdm_eager_value *restored = put_rows(m, tdm_take(routed), order, pairs);
     struct tdm_eager_value *y = sum_rows(m, restored, before ? NULL : column, x->rows);
     if (shared != NULL)

@@ -15,9 +15,25 @@ struct torch_fsdp *tdm_fsdp_of(const struct tdm_torch_model *t)
     return t->wrapped;
 }
 
+/* Each shard keeps the dtype of its parameter. Of trained ones it is fp32 where weights are, and of
+ * peft's adapters. Weights of 4 bits lie in bf16, as one column. */
 static uint16_t shard_bytes(const struct tdm_torch_model *t)
 {
-    return t->settings.fp32_weights ? FP32 : BF16;
+    return t->settings.fp32_weights || t->wide_adapters ? FP32 : BF16;
+}
+
+static uint16_t bytes_of_new_shard(const struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
+                                   bool trained)
+{
+    const bool packed = t->quantized != NULL && !trained && columns == 1 && rows > 1;
+    return packed || (!trained && !t->settings.fp32_weights) ? BF16 : shard_bytes(t);
+}
+
+/* A shard of fp32 is cast to bf16 to be gathered; others are gathered as they are
+ * (FSDPParam.init_dtype_attrs). */
+static bool is_cast(const struct tdm_torch_model *t, uint32_t number)
+{
+    return t->parameters[number]->element_bytes != BF16;
 }
 
 static bool has_experts(const struct tdm_torch_model *t, uint32_t group)
@@ -51,7 +67,8 @@ static uint64_t shard_rows(const struct tdm_torch_model *t, uint32_t group, uint
 
 static uint64_t bytes_of_shard(const struct tdm_torch_model *t, uint32_t number)
 {
-    return tdm_size_mul(tdm_value_elements(t->parameters[number]), shard_bytes(t));
+    return tdm_size_mul(tdm_value_elements(t->parameters[number]),
+                        t->parameters[number]->element_bytes);
 }
 
 void tdm_fsdp_join(struct torch_fsdp *f, uint32_t number, uint32_t group)
@@ -73,8 +90,8 @@ struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t g
     struct tdm_eager_value **slot = &f->wholes[t->parameter_count];
     bool later = t->settings.fsdp.shards_on_gpu || t->settings.fsdp.offload;
     struct tdm_eager_value *shard = tdm_torch_parameter(
-        t, later ? 0 : part_rows, vector ? shard_rows(t, group, columns) : columns, shard_bytes(t),
-        trained);
+        t, later ? 0 : part_rows, vector ? shard_rows(t, group, columns) : columns,
+        bytes_of_new_shard(t, rows, columns, trained), trained);
     if (later) {
         tdm_value_vacate(t->m, shard);
         shard->rows = part_rows;
@@ -141,9 +158,9 @@ static void bring_shards(struct tdm_torch_model *t, uint32_t group, struct tdm_e
         if (f->group_of[i] != group)
             continue;
         uint64_t elements = tdm_value_elements(t->parameters[i]);
-        inputs[i] =
-            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, shard_bytes(t));
-        if (t->settings.fp32_weights)
+        inputs[i] = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements,
+                               t->parameters[i]->element_bytes);
+        if (is_cast(t, i))
             inputs[i] =
                 tdm_replace(t->m, inputs[i],
                             new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16));
@@ -176,6 +193,17 @@ static uint64_t gathered_elements(const struct tdm_torch_model *t, uint32_t grou
     return elements;
 }
 
+/* Elements of a group's shards that are cast first, without those that go in 8 bits. */
+static uint64_t cast_elements(const struct tdm_torch_model *t, uint32_t group)
+{
+    const struct torch_fsdp *f = tdm_fsdp_of(t);
+    uint64_t elements = 0;
+    for (uint32_t i = f->spans[group].first; i < f->spans[group].end; i++)
+        if (f->group_of[i] == group && !f->wholes[i]->is_float8 && is_cast(t, i))
+            elements += tdm_value_elements(t->parameters[i]);
+    return elements;
+}
+
 /* The all-gather of a group of which some weights go in 8 bits, as bytes. Their shards are cast one
  * after the other in the stream of gathers, and stay until all are in the buffer (torchao
  * float8/fsdp_utils.py fsdp_pre_all_gather; torch _fsdp_collectives.py foreach_all_gather). */
@@ -191,10 +219,10 @@ static struct tdm_eager_value *gather_float8(struct tdm_torch_model *t, uint32_t
         if (f->group_of[i] == group && f->wholes[i]->is_float8)
             inputs[i] = tdm_float8_cast(t->m, t->parameters[i]);
     t->m->stream = STREAM_COMPUTE;
-    uint64_t others = gathered_elements(t, group, false);
-    if (t->settings.fp32_weights)
-        inputs[t->parameter_count] = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
-                                                others / shard_ranks(t, group), BF16);
+    uint64_t others = gathered_elements(t, group, false), cast = cast_elements(t, group);
+    if (cast > 0)
+        inputs[t->parameter_count] =
+            new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, cast, BF16);
     struct tdm_eager_value *gathered =
         new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
                    gathered_elements(t, group, true) + others * BF16, 1);
@@ -222,11 +250,12 @@ static void fill(struct tdm_torch_model *t, uint32_t group)
         if (f->group_of[i] != group)
             continue;
         if (t->settings.fsdp.offload)
-            brought = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
-                                 tdm_value_elements(t->parameters[i]), shard_bytes(t));
-        if (t->settings.fsdp.offload && !t->settings.fp32_weights)
+            brought =
+                new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
+                           tdm_value_elements(t->parameters[i]), t->parameters[i]->element_bytes);
+        if (t->settings.fsdp.offload && !is_cast(t, i))
             cast = tdm_replace(t->m, cast, tdm_take(brought));
-        if (t->settings.fp32_weights)
+        if (is_cast(t, i))
             cast = tdm_replace(t->m, cast,
                                new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION,
                                           tdm_value_elements(t->parameters[i]), BF16));
@@ -274,11 +303,10 @@ void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
         f->gathered[group] = gather_float8(t, group);
         return;
     }
-    uint64_t elements = group_elements(t, group, false);
+    uint64_t elements = group_elements(t, group, false), cast = cast_elements(t, group);
     struct tdm_eager_value *input = NULL;
-    if (t->settings.fp32_weights)
-        input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION,
-                           elements / shard_ranks(t, group), BF16);
+    if (cast > 0)
+        input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, cast, BF16);
     f->gathered[group] = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16);
     tdm_drop(t->m, input);
 }
@@ -327,7 +355,7 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
     case TDM_REDUCE_FP32:
         return FP32;
     default:
-        return shard_bytes(t);
+        return t->settings.fp32_weights ? FP32 : BF16;
     }
 }
 

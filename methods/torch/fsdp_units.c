@@ -568,16 +568,16 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     if (tdm_fsdp_checkpoints_units(torch) && torch->checkpoint_every > 1)
         return tdm_fail(err, TDM_USAGE,
                         "--set checkpoint_of=units: it goes with checkpoint_every=1");
-    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights &&
-        (!fsdp->version_1 || torch->adapter != TDM_ADAPTER_LORA))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set lora: fp32 adapters among bf16 weights are not known of method %s, "
-                        "but of LoRA with fsdp_version=1",
-                        settings->method->name);
-    if (torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights) {
-        tdm_fail(
+    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights && fsdp->version_1 &&
+        torch->adapter != TDM_ADAPTER_LORA)
+        return tdm_fail(
             err, TDM_USAGE,
-            "--set quantization: nf4 among shards of fp32, with adapters of bf16, is not modelled");
+            "--set lora: fp32 adapters among bf16 weights are with fsdp_version=1 known "
+            "of peft_type=LORA alone");
+    if (torch->quantization == TDM_QUANTIZATION_NF4 && torch->fp32_weights && fsdp->version_1) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set quantization: a flat parameter of fsdp_version=1 has one dtype, so nf4 "
+                 "stored as bf16 among weights of fp32 fails");
         return tdm_hint(err, "load what is not quantized as bf16: --set weights_dtype=bf16");
     }
     if (tdm_fsdp_widens_adapters(torch) && (torch->modules_to_save != 0 || torch->dora))
@@ -645,7 +645,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
     const struct tdm_gpu_group shards = {ranks, tensor * parts, s->context.gpus_per_node},
                                copies = {groups, ranks * tensor, s->context.gpus_per_node};
     double share = (double)(ranks - 1) / (double)ranks;
-    double shard_bytes = s->fp32_weights ? FP32 : BF16;
+    const double shard_bytes = s->fp32_weights || (s->lora_rank > 0 && s->peft) ? FP32 : BF16;
     double whole = tdm_torch_gathered_elements(model, s) / (double)tensor;
     double again = gathered_again(model, &s->fsdp) / (double)tensor;
     if (s->fsdp.reshard != TDM_RESHARD_NO)

@@ -189,12 +189,14 @@ static enum tdm_status read_version(const struct tdm_method_key *key, const char
 {
     unsigned version[TDM_VERSION_NUMBERS];
     settings->torch.loss = TDM_LOSS_PADDED;
+    settings->torch.expert_modules = false;
     if (strcmp(value, "now") == 0)
         return TDM_OK;
     const enum tdm_status status = tdm_key_read_version(key, value, "4.48.1", version, err);
     if (status != TDM_OK)
         return status;
     const unsigned major = version[0], minor = version[1];
+    settings->torch.expert_modules = major < 5;
     if (major < 4 || (major == 4 && minor <= 45))
         settings->torch.loss = TDM_LOSS_WIDE;
     else if (major == 4 && minor <= 48)
@@ -232,8 +234,7 @@ static bool mixes_precision(const struct tdm_torch_settings *torch)
 static bool casts_adapters(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return !mixes_precision(torch) ||
-           (torch->wrapper == &tdm_fsdp_wrapper && torch->fsdp.version_1 && !torch->fp32_weights);
+    return !mixes_precision(torch) || (torch->wrapper == &tdm_fsdp_wrapper && !torch->fp32_weights);
 }
 
 static bool has_nf4(const struct tdm_key_case *c)
@@ -273,7 +274,7 @@ static bool has_version(const struct tdm_key_case *c)
 {
     return (!tdm_second_has_loss(&c->settings->torch.second) &&
             tdm_torch_has_own_loss(&c->settings->torch)) ||
-           c->settings->torch.attention == TDM_TORCH_FLASH;
+           c->settings->torch.attention == TDM_TORCH_FLASH || c->model->experts.count > 0;
 }
 
 static bool has_liger(const struct tdm_key_case *c)
@@ -328,12 +329,12 @@ static const struct tdm_key_need needs_vision = {
     "without a vision tower that is counted: Qwen2.5-VL's, whole on each GPU, not quantized",
     has_vision};
 static const struct tdm_key_need needs_version = {
-    "without transformers' own loss and attention=flash", has_version};
+    "without transformers' own loss, attention=flash and experts", has_version};
 static const struct tdm_key_need needs_liger = {"without liger's norms, rotations or loss",
                                                 has_liger};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
 static const struct tdm_key_need needs_own_dtype = {
-    "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
+    "among shards of fp32, as which adapters are made anyway", casts_adapters};
 static bool has_gptq(const struct tdm_key_case *c)
 {
     return c->settings->torch.quantization == TDM_QUANTIZATION_GPTQ;
@@ -549,8 +550,8 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked and in-place",
      tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
-     "any version of it: to 4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, "
-     "and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
+     "any version of it: before 5 each expert is a module, which is quantized and takes adapters; to "
+     "4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
      .read = read_version, .needs = {&needs_version}},
     {"loss_held", "yes|no", "yes",
      "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
@@ -735,7 +736,45 @@ const struct tdm_method_key tdm_keys_loop[] = {
     {.name = NULL},
 };
 
-/* What is not modelled of gated shared experts and of gated DeltaNets. */
+/* Mixtures whose experts are joined before transformers 5 too (modeling_granitemoe.py,
+ * modeling_gpt_oss.py, modeling_llama4.py). */
+static bool always_joins(const struct tdm_experts *e)
+{
+    return e->biased || e->all_rows || e->beside || e->router == TDM_ROUTER_CHOSEN;
+}
+
+/* Experts that are modules are quantized, and adapters are of them. Where that is not modelled, an
+ * answer for joint ones would be of another model. */
+static enum tdm_status check_modules(const struct tdm_model *model,
+                                     const struct tdm_torch_settings *torch, const char *method,
+                                     struct tdm_error *err)
+{
+    const uint32_t mlp =
+        1u << TDM_PROJECTION_GATE | 1u << TDM_PROJECTION_UP | 1u << TDM_PROJECTION_DOWN;
+    if (!torch->expert_modules || model->experts.count == 0 || always_joins(&model->experts))
+        return TDM_OK;
+    const bool modules = tdm_torch_expert_modules(model, torch) > 0;
+    const bool adapted = torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_NORMS &&
+                         !tdm_adapter_is_prompt(torch) && (tdm_adapter_targets(torch) & mlp) != 0;
+    if (modules && torch->lora_kernels != TDM_LORA_KERNELS_NONE)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora_kernels: of experts before transformers 5 it is not modelled");
+    if (modules || (!adapted && torch->quantization == TDM_QUANTIZATION_NONE))
+        return TDM_OK;
+    tdm_fail(
+        err, TDM_USAGE,
+        "method %s: %s experts of %s before transformers 5, which are modules of their own, are "
+        "not modelled with these settings",
+        method, adapted ? "adapters of" : "quantized", model->architecture);
+    return tdm_hint(err, "--set transformers=now%s",
+                    adapted && torch->quantization == TDM_QUANTIZATION_NONE
+                        ? ", or adapters of attention alone: "
+                          "--set lora_targets=q_proj,k_proj,v_proj,o_proj"
+                        : "");
+}
+
+/* What is not modelled of gated DeltaNets and other mixers, and of shared experts whose modules
+ * gather their weights one by one. */
 static enum tdm_status check_mixed(const struct tdm_model *model,
                                    const struct tdm_torch_settings *torch, const char *method,
                                    struct tdm_error *err)
@@ -746,6 +785,10 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                            1u << TDM_PROJECTION_V | 1u << TDM_PROJECTION_O | latent;
     const uint32_t all = (1u << TDM_PROJECTIONS) - 1;
     const char *mixer = tdm_model_other_mixer(model);
+    const bool shared = (model->experts.shared_gate || model->experts.router > TDM_ROUTER_CHOSEN) &&
+                        !tdm_adapter_takes_shared(torch);
+    if (mixer == NULL && !shared && torch->float8 == TDM_FLOAT8_NO)
+        return TDM_OK;
     if (mixer == NULL && !model->experts.shared_gate && model->experts.router <= TDM_ROUTER_CHOSEN)
         return TDM_OK;
     const bool mlp = model->experts.count == 0 && torch->lora_targets != all;
@@ -981,6 +1024,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         status = check_lora_kernels(model, torch, err);
     if (status == TDM_OK)
         status = check_mixed(model, torch, settings->method->name, err);
+    if (status == TDM_OK)
+        status = check_modules(model, torch, settings->method->name, err);
     if (status != TDM_OK)
         return status;
     if (torch->image_tokens > 0 && model->vision.blocks == 0 && !model->text_alone)

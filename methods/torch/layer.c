@@ -378,10 +378,9 @@ static struct tdm_eager_value *multiplied_mlp(struct tdm_eager *m, const struct 
     return y;
 }
 
-static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                   const struct torch_layer *layer, struct tdm_eager_value *x)
+struct tdm_eager_value *tdm_torch_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                      const struct torch_layer *layer, struct tdm_eager_value *x)
 {
-    uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     if (layer->weight[TDM_PROJECTION_GATE_UP] != NULL)
         return joint_mlp(m, t, layer, x);
     if (layer->weight[TDM_PROJECTION_GATE] == NULL)
@@ -392,6 +391,8 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
         return tdm_torch_dropout(m, t, tdm_lora_kernels_mlp(m, t, layer, x));
     if (fuses_mlp(t))
         return tdm_torch_dropout(m, t, liger_mlp(m, t, layer, x));
+    const uint32_t number = tdm_module_layer(layer->weight[TDM_PROJECTION_GATE]->module),
+                   module = tdm_layer_module(number, TDM_MODULE_ACTIVATION);
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
     gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
@@ -439,7 +440,7 @@ static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, u
                                        struct tdm_eager_value *x)
 {
     const struct tdm_torch_model *t = model;
-    return mlp(m, t, &t->layers[number], x);
+    return tdm_torch_mlp(m, t, &t->layers[number], x);
 }
 
 /* Number of tiles. TDM_AUTO: as in ALST, a tile has about as many tokens as the hidden size. */
@@ -492,7 +493,7 @@ static struct tdm_eager_value *run_parallel_layer(struct tdm_eager *m, const voi
     if (layer->mlp_norm != NULL)
         normed =
             tdm_replace(m, normed, norm_before(m, t, x, layer->mlp_norm, layer->mlp_norm_bias));
-    struct tdm_eager_value *made = mlp(m, t, layer, normed);
+    struct tdm_eager_value *made = tdm_torch_mlp(m, t, layer, normed);
     tdm_label(m, "hidden_states");
     struct tdm_eager_value *both = tdm_add(m, attended, made);
     struct tdm_eager_value *y = tdm_add(m, both, x);
@@ -547,7 +548,7 @@ static struct tdm_eager_value *run_single_layer(struct tdm_eager *m, const void 
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input), *kept = NULL;
     struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, layer->attention_norm);
     struct tdm_eager_value *made =
-        kind->no_mlp ? mix(m, t, number, normed, &kept) : mlp(m, t, layer, normed);
+        kind->no_mlp ? mix(m, t, number, normed, &kept) : tdm_torch_mlp(m, t, layer, normed);
     tdm_label(m, "hidden_states");
     struct tdm_eager_value *y = tdm_add(m, x, made);
     tdm_drop(m, made);
@@ -586,9 +587,9 @@ static struct tdm_eager_value *run_second(struct tdm_eager *m, const void *model
         : layer->router != NULL                ? tdm_torch_experts(m, t, layer, tokens)
         : t->settings.context.chunk_tokens > 0 ? mlp_by_chunks(m, t, layer, tokens)
         : mlp_tiles(t) > 0                     ? tdm_tiled(m, &tile, tokens, mlp_tiles(t))
-                                               : mlp(m, t, layer, tokens);
+                                               : tdm_torch_mlp(m, t, layer, tokens);
     if (layer->router != NULL && t->config->experts.beside) {
-        struct tdm_eager_value *shared = mlp(m, t, layer, tokens);
+        struct tdm_eager_value *shared = tdm_torch_mlp(m, t, layer, tokens);
         made = tdm_replace(m, made, tdm_add(m, made, shared));
         tdm_drop(m, shared);
     }

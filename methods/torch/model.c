@@ -205,6 +205,19 @@ static bool shards_quantized(const struct tdm_torch_settings *s)
 /* A projection. A quantized one is no parameter that a wrapper handles, but for shards: of nf4 in
  * bf16 storage. Its scales are the module's own, and whole on every rank (bitsandbytes,
  * nn/modules.py Params4bit.quant_state). */
+static struct tdm_eager_value *add_frozen(struct tdm_torch_model *t, uint32_t module, uint64_t rows,
+                                          uint64_t columns)
+{
+    if (!shards_quantized(&t->settings))
+        return add_quantized(t, module, rows, columns);
+    const uint64_t elements = tdm_size_mul(rows, columns);
+    tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
+    struct tdm_eager_value *leaf = tdm_quantized_leaf_of_shard(
+        t->m, t->settings.quantization, rows, columns, &t->quantized[t->quantized_count++]);
+    leaf->module = module;
+    return leaf;
+}
+
 static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_t number,
                                               enum tdm_role role)
 {
@@ -216,16 +229,7 @@ static struct tdm_eager_value *add_projection(struct tdm_torch_model *t, uint32_
         return weight;
     }
     t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
-    const uint32_t module = module_of(t, number, role);
-    if (!shards_quantized(&t->settings))
-        return add_quantized(t, module, tensor->rows, tensor->columns);
-    uint64_t elements = tdm_size_mul(tensor->rows, tensor->columns);
-    tdm_torch_add_parameter(t, module, tdm_size_ceil_div(elements, NF4_IN_BF16), 1, BF16, false);
-    struct tdm_eager_value *leaf =
-        tdm_quantized_leaf_of_shard(t->m, t->settings.quantization, tensor->rows, tensor->columns,
-                                    &t->quantized[t->quantized_count++]);
-    leaf->module = module;
-    return leaf;
+    return add_frozen(t, module_of(t, number, role), tensor->rows, tensor->columns);
 }
 
 /* LitGPT's: q, k and v are one product. */
@@ -270,12 +274,66 @@ static struct tdm_eager_value *add_head(struct tdm_torch_model *t, uint32_t unit
                                    t->settings.lora_rank == 0);
 }
 
+/* A weight of nn.Linear that is no projection of the table: it is quantized like them. */
+static struct tdm_eager_value *add_linear(struct tdm_torch_model *t, uint32_t number,
+                                          enum tdm_role role)
+{
+    const struct tdm_tensor *tensor = tdm_model_tensor(t->config, number, role);
+    if (tensor == NULL || t->quantized == NULL)
+        return add_weight(t, number, role);
+    t->m->label = (struct tdm_label){.name = tdm_role_name(role), .layer = number};
+    return add_frozen(t, module_of(t, number, role), tensor->rows, tensor->columns);
+}
+
 static void add_shared_expert(struct tdm_torch_model *t, uint32_t number)
 {
+    struct torch_layer *shared = &t->shared[number];
+    if (tdm_model_tensor(t->config, number, TDM_ROLE_SHARED_GATE) == NULL)
+        return;
+    t->layers[number].shared = shared;
+    shared->weight[TDM_PROJECTION_GATE] = add_linear(t, number, TDM_ROLE_SHARED_GATE);
+    shared->weight[TDM_PROJECTION_UP] = add_linear(t, number, TDM_ROLE_SHARED_UP);
+    shared->weight[TDM_PROJECTION_DOWN] = add_linear(t, number, TDM_ROLE_SHARED_DOWN);
+}
+
+/* Experts that are modules of their own. */
+static void add_each_expert(struct tdm_torch_model *t, uint32_t number)
+{
+    const struct tdm_experts *e = &t->config->experts;
+    const uint32_t module = tdm_layer_module(number, TDM_MODULE_MLP);
+    struct torch_layer *experts = t->experts + (size_t)number * e->count;
+    t->layers[number].experts = experts;
+    t->m->label = (struct tdm_label){.name = "mlp.experts", .layer = number};
+    for (uint32_t i = 0; i < e->count; i++)
+        for (unsigned p = TDM_PROJECTION_GATE; p <= TDM_PROJECTION_DOWN; p++) {
+            const bool down = p == TDM_PROJECTION_DOWN;
+            const uint64_t rows = down ? t->config->hidden : e->intermediate,
+                           columns = down ? e->intermediate : t->config->hidden;
+            if (p == TDM_PROJECTION_GATE_UP)
+                continue;
+            if (t->quantized != NULL) {
+                experts[i].weight[p] = add_frozen(t, module, rows, columns);
+                continue;
+            }
+            experts[i].weight[p] =
+                tdm_torch_add_parameter(t, module, rows, columns, t->weight_bytes,
+                                        t->settings.lora_rank == 0 && !t->settings.frozen);
+            t->states[t->parameter_count - 1].matrix = true;
+        }
+}
+
+/* The router before transformers 5: nn.Linear, but for DeepSeek's and GLM's. */
+static void add_modules(struct tdm_torch_model *t, uint32_t number)
+{
     struct torch_layer *layer = &t->layers[number];
-    layer->shared_gate = add_weight(t, number, TDM_ROLE_SHARED_GATE);
-    layer->shared_up = add_weight(t, number, TDM_ROLE_SHARED_UP);
-    layer->shared_down = add_weight(t, number, TDM_ROLE_SHARED_DOWN);
+    const bool parameter = t->config->experts.groups > 0;
+    if (!parameter)
+        layer->router = add_linear(t, number, TDM_ROLE_ROUTER);
+    add_each_expert(t, number);
+    if (parameter)
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+    add_shared_expert(t, number);
+    layer->shared_expert_gate = add_linear(t, number, TDM_ROLE_SHARED_EXPERT_GATE);
 }
 
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
@@ -293,6 +351,10 @@ static void add_experts(struct tdm_torch_model *t, uint32_t number)
         add_shared_expert(t, number);
         return;
     }
+    if (tdm_torch_expert_modules(t->config, &t->settings) > 0) {
+        add_modules(t, number);
+        return;
+    }
     if (t->config->experts.router_first) {
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
         layer->router_bias = add_weight(t, number, TDM_ROLE_ROUTER_BIAS);
@@ -304,7 +366,7 @@ static void add_experts(struct tdm_torch_model *t, uint32_t number)
     if (!t->config->experts.router_first)
         layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
     add_shared_expert(t, number);
-    layer->shared_expert_gate = add_weight(t, number, TDM_ROLE_SHARED_EXPERT_GATE);
+    layer->shared_expert_gate = add_linear(t, number, TDM_ROLE_SHARED_EXPERT_GATE);
 }
 
 static void add_layer(struct tdm_torch_model *t, uint32_t number)
@@ -443,9 +505,11 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     uint64_t tensor_ranks = tdm_tensor_ranks(settings);
     struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
-    size_t projections = (size_t)config->layers * TDM_PROJECTIONS;
+    const size_t mixtures = (size_t)config->layers * tdm_torch_expert_modules(config, settings);
+    /* and a shared expert with its gate, and a router */
+    size_t projections = (size_t)config->layers * (TDM_PROJECTIONS + 5) + 3 * mixtures;
     size_t most =
-        config->tensor_count + projections * 4 + 16; /* with adapters, prompts and copies */
+        config->tensor_count + projections * 5 + 16; /* with adapters, prompts and copies */
     most +=
         (size_t)config->vision.blocks *
         TDM_VISION_BLOCK_TENSORS; /* with adapters, prompts, copies and ends of a vision tower */
@@ -459,6 +523,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings = *settings;
         t->settings.tokens += tdm_adapter_prompt_tokens(settings);
         t->layers = calloc(config->layers, sizeof(*t->layers));
+        t->shared = calloc(config->layers, sizeof(*t->shared));
+        t->experts = mixtures > 0 ? calloc(mixtures, sizeof(*t->experts)) : NULL;
         t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
         t->states = calloc(most, sizeof(*t->states));
         t->quantized = quantizes ? calloc(projections + 1, sizeof(struct tdm_quantized *)) : NULL;
@@ -466,13 +532,14 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     }
     if (t == NULL)
         tdm_tensor_part_free(part);
-    if (t == NULL || (tensor_ranks > 1 && part == NULL) || t->layers == NULL ||
-        t->parameters == NULL || t->states == NULL || (w->create != NULL && t->wrapped == NULL) ||
-        (quantizes && t->quantized == NULL)) {
+    if (t == NULL || (tensor_ranks > 1 && part == NULL) || t->layers == NULL || t->shared == NULL ||
+        (mixtures > 0 && t->experts == NULL) || t->parameters == NULL || t->states == NULL ||
+        (w->create != NULL && t->wrapped == NULL) || (quantizes && t->quantized == NULL)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
     const bool widens = tdm_fsdp_widens_adapters(settings);
+    t->wide_adapters = settings->lora_rank > 0 && settings->peft;
     if (w->mixes_precision && !widens) /* it casts adapters too */
         t->settings.peft = false;
     if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)
@@ -535,20 +602,29 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     free(t->quantized);
     tdm_tensor_part_free(t->part);
     free(t->layers);
+    free(t->shared);
+    free(t->experts);
     free(t->parameters);
     free(t->states);
     free(t);
 }
 
-double tdm_torch_projection_elements(const struct tdm_model *model)
+double tdm_torch_projection_elements(const struct tdm_model *model,
+                                     const struct tdm_torch_settings *s)
 {
+    const struct tdm_experts *e = &model->experts;
+    const double expert = 3.0 * model->hidden;
     double elements = 0;
-    for (uint32_t i = 0; i < model->layers; i++)
+    for (uint32_t i = 0; i < model->layers; i++) {
+        if (model->layer_kinds[i].experts)
+            elements +=
+                expert * (e->shared + (double)tdm_torch_expert_modules(model, s) * e->intermediate);
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_tensor *tensor =
                 tdm_model_tensor(model, i, projection_roles[p].weight);
             elements += tensor == NULL ? 0 : (double)tensor->rows * (double)tensor->columns;
         }
+    }
     return elements;
 }
 
@@ -557,7 +633,7 @@ double tdm_torch_gathered_elements(const struct tdm_model *model,
 {
     double elements = (double)model->parameters;
     if (s->quantization != TDM_QUANTIZATION_NONE)
-        elements -= (shards_quantized(s) ? 0.75 : 1) * tdm_torch_projection_elements(model);
+        elements -= (shards_quantized(s) ? 0.75 : 1) * tdm_torch_projection_elements(model, s);
     return elements;
 }
 

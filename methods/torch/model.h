@@ -140,6 +140,7 @@ struct tdm_torch_settings {
     enum tdm_torch_release release;
     enum tdm_torch_logits logits;
     enum tdm_torch_loss loss; /* of TDM_LOGITS_HF and TDM_LOGITS_HF_HELD */
+    bool expert_modules;      /* experts are modules of their own, as before transformers 5 */
     enum tdm_torch_grads grads;
     /* Whether the forward runs under autocast to bf16. */
     enum tdm_autocast { TDM_AUTOCAST_WEIGHTS, TDM_AUTOCAST_BF16, TDM_AUTOCAST_NO } autocast;
@@ -228,8 +229,14 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *model);
 void tdm_torch_step_ready(void *model, struct tdm_eager_value *leaf);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);
 
-/* Weights of all projections, which quantization is of. */
-double tdm_torch_projection_elements(const struct tdm_model *model);
+/* Experts of a layer that are modules of their own, without the shared one (experts_each.c). 0:
+ * they are joined, or it is not modelled. */
+uint32_t tdm_torch_expert_modules(const struct tdm_model *model,
+                                  const struct tdm_torch_settings *s);
+
+/* Weights of all projections and experts that are modules, which quantization is of. */
+double tdm_torch_projection_elements(const struct tdm_model *model,
+                                     const struct tdm_torch_settings *s);
 /* Parameters that are gathered from shards, in elements of bf16: four quantized weights are one. */
 double tdm_torch_gathered_elements(const struct tdm_model *model,
                                    const struct tdm_torch_settings *s);

@@ -41,10 +41,11 @@ struct torch_layer {
     struct tdm_eager_value *router, *experts_gate_up,
         *experts_down; /* NULL if the model has none */
     struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
-    struct tdm_eager_value *shared_gate, *shared_up, *shared_down;                  /* or NULL */
-    struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2];         /* or NULL */
-    struct tdm_eager_value *sinks;                                                  /* or NULL */
-    struct tdm_eager_value *shared_expert_gate;                                     /* or NULL */
+    struct torch_layer *shared;  /* an MLP, the expert that every token has, or NULL */
+    struct torch_layer *experts; /* MLPs that are modules of their own, or NULL: they are joined */
+    struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2]; /* or NULL */
+    struct tdm_eager_value *sinks;                                          /* or NULL */
+    struct tdm_eager_value *shared_expert_gate;                             /* or NULL */
     struct tdm_eager_value *xielu[2];             /* xIELU's numbers, or NULL */
     struct tdm_eager_value *delta[DELTA_WEIGHTS]; /* or NULL: the layer has attention */
     struct tdm_eager_value *mamba[MAMBA_WEIGHTS], *short_conv[SHORT_WEIGHTS]; /* or NULL */
@@ -64,8 +65,10 @@ struct tdm_torch_model {
     struct tdm_torch_settings settings;
     uint16_t weight_bytes; /* of an element */
     bool autocasts;        /* the forward runs under autocast */
+    bool wide_adapters;    /* adapters are fp32 in shards, whatever they are gathered as */
     bool caches; /* use_cache: K and V of all layers are held, though nothing reads them */
-    struct torch_layer *layers;
+    struct torch_layer *layers, *shared; /* shared: of each layer, used if it has one */
+    struct torch_layer *experts;         /* of all layers, if they are modules; or NULL */
     struct tdm_eager_value *embedding, *position_weight, *embedding_scale, *final_norm,
         *final_norm_bias, *head, *head_bias, *frequencies[2], *ids;
     /* Belong to the current forward. After it only checkpointed layers hold references to them. */
@@ -217,6 +220,17 @@ bool tdm_torch_steps(const struct tdm_torch_model *t, uint32_t i);
 void tdm_torch_single_steps(struct tdm_torch_model *t);
 /* The same for parameter i alone, by an optimizer of its own: GaLore. */
 void tdm_torch_single_step(struct tdm_torch_model *t, uint32_t i);
+
+/* The MLP of a layer, or an expert that is one (layer.c). */
+struct tdm_eager_value *tdm_torch_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                      const struct torch_layer *layer, struct tdm_eager_value *x);
+
+/* What experts that are modules of their own make of flat x, weighted and summed
+ * (experts_each.c). */
+struct tdm_eager_value *tdm_torch_each_expert(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              const struct torch_layer *layer,
+                                              struct tdm_eager_value *x,
+                                              struct tdm_eager_value *weights);
 
 /* A mixture of experts in place of the MLP (experts.c). */
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -45,6 +45,11 @@ static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)
     return TDM_MODULE_FIRST_LAYER + layer * TDM_MODULES_A_LAYER + module;
 }
 
+static inline uint32_t tdm_module_layer(uint32_t module)
+{
+    return (module - TDM_MODULE_FIRST_LAYER) / TDM_MODULES_A_LAYER;
+}
+
 struct tdm_wrapper {
     const char *name;                         /* "fsdp": the value of the key "sharding" */
     const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */

@@ -18,6 +18,10 @@
 #define PATH_BYTES 1024u
 /* Blocks are multiples of 512 bytes, and some tens of tensors are smaller. */
 #define ROUNDING UINT64_C(6144)
+/* Experts that are modules have more small tensors; and how many tokens each gets, of which the
+ * peak depends, is by chance. */
+#define MODULES_ROUNDING UINT64_C(12288)
+#define CHANCE 0.02
 #define IMAGE_TOKENS 16u /* of the picture of bench/torch_families.py */
 #define CPU_RANDOM_STATE UINT64_C(5056)
 
@@ -45,9 +49,11 @@ static const char *source(void)
 static void predict_row(const struct row *row, struct tdm_torch_step *step, uint64_t *layers,
                         uint64_t *parameters)
 {
-    char path[PATH_BYTES], logits[32], checkpointing[32], images[32];
-    const char *pairs[] = {
-        "attention=eager", "optimizer=none", "grads=none", "step=3", logits, checkpointing, images};
+    char path[PATH_BYTES], logits[32], checkpointing[32], images[32], version[32];
+    const char *at = strchr(row->config, '@'); /* before the version of transformers */
+    const int name = at == NULL ? (int)strlen(row->config) : (int)(at - row->config);
+    const char *pairs[] = {"attention=eager", "optimizer=none", "grads=none", "step=3", logits,
+                           checkpointing,     images,           version};
     struct tdm_method_settings settings = {.torch = {.tokens = TOKENS, .batch = 1, .ranks = 1}};
     const struct tdm_method *method;
     struct tdm_method_choices choices;
@@ -55,7 +61,9 @@ static void predict_row(const struct row *row, struct tdm_torch_step *step, uint
     struct tdm_machine *machine = NULL;
     struct tdm_model *model = NULL;
     struct tdm_error err = {.message = ""};
-    snprintf(path, sizeof(path), "%s/tests/data/configs/families/%s.json", source(), row->config);
+    snprintf(path, sizeof(path), "%s/tests/data/configs/families/%.*s.json", source(), name,
+             row->config);
+    snprintf(version, sizeof(version), "transformers=%s", at == NULL ? "now" : at + 1);
     snprintf(logits, sizeof(logits), "logits=%s", row->logits);
     snprintf(checkpointing, sizeof(checkpointing), "checkpointing=%s", row->checkpointing);
     snprintf(images, sizeof(images), "image_tokens=%u",
@@ -75,9 +83,15 @@ static void predict_row(const struct row *row, struct tdm_torch_step *step, uint
     tdm_machine_free(machine);
 }
 
+static bool has_modules(const struct row *row)
+{
+    return strchr(row->config, '@') != NULL;
+}
+
 static void check(const struct row *row, const char *what, uint64_t predicted, uint64_t measured)
 {
-    if (predicted + ROUNDING < measured || predicted > measured + ROUNDING)
+    const uint64_t rounding = has_modules(row) ? MODULES_ROUNDING : ROUNDING;
+    if (predicted + rounding < measured || predicted > measured + rounding)
         fail_msg("%s, logits=%s, checkpointing=%s: %s %" PRIu64 ", PyTorch %" PRIu64, row->config,
                  row->logits, row->checkpointing, what, predicted, measured);
 }
@@ -105,7 +119,7 @@ static void check_peak(const struct row *row, uint64_t predicted)
                     {"olmo", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"opt", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"qwen3_next", UINT64_C(132) * 512 + UINT64_C(4) * 60}};
-    uint64_t more = 0;
+    uint64_t more = has_modules(row) ? (uint64_t)((double)row->peak * CHANCE) : 0;
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (strcmp(row->config, families[i].name) == 0)
             more = families[i].bytes;

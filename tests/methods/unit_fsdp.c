@@ -333,6 +333,33 @@ static void adapters_of_peft_are_wide(void **state)
     assert_true(c.steps[2].torch.phases[1].allocated < b.steps[2].torch.phases[1].allocated);
 }
 
+/* Each shard of fully_shard has the dtype of its parameter. Adapters and both moments that are fp32
+ * take 6 bytes more an element. Beside packed weights of 4 bits all else is fp32 where weights are:
+ * 2 bytes more of what is frozen; the buffers of gathers are as large. */
+static void shards_have_their_own_dtype(void **state)
+{
+    const char *narrow[] = {"lora_rank=8", "lora_targets=q_proj,o_proj", "checkpointing=on"},
+               *wide[] = {"lora_rank=8", "lora_targets=q_proj,o_proj", "checkpointing=on",
+                          "lora=peft"},
+               *packed[] = {"lora_rank=8", "lora_targets=q_proj,o_proj", "checkpointing=on",
+                            "quantization=nf4", "weights_dtype=bf16"};
+    /* Shards of 501 MiB, embedding and head in bf16, have blocks of 502; those of fp32 have none
+     * left over. */
+    const uint64_t rest = UINT64_C(1) << 20;
+    const uint64_t elements = UINT64_C(32) * 8 * (4096 + 4096) * 2,
+                   frozen = UINT64_C(2) * 128256 * 4096 + UINT64_C(65) * 4096;
+    (void)state;
+    struct tdm_method_prediction a = predict(narrow, 3, 2), b = predict(wide, 4, 2);
+    assert_int_equal(b.steps[2].torch.before_bytes - a.steps[2].torch.before_bytes,
+                     6 * elements / 2);
+    a = predict(packed, 5, 2);
+    packed[4] = "weights_dtype=fp32";
+    b = predict(packed, 5, 2);
+    assert_int_equal(b.steps[2].torch.before_bytes - a.steps[2].torch.before_bytes,
+                     6 * elements / 2 + 2 * frozen / 2 - 2 * rest);
+    assert_true(b.steps[2].torch.peak.allocated > a.steps[2].torch.peak.allocated);
+}
+
 static uint64_t peak(const char *units)
 {
     const char *pairs[] = {units, YES, "optimizer=none", "step=1", "checkpointing=on"};
@@ -721,6 +748,7 @@ int main(void)
         cmocka_unit_test(flat_replicas_need_nothing_more),
         cmocka_unit_test(one_gpu_has_all_shards),
         cmocka_unit_test(offloaded_shards_leave_nothing),
+        cmocka_unit_test(shards_have_their_own_dtype),
         cmocka_unit_test(tensor_parallel_steps_are_those_of_pytorch),
         cmocka_unit_test(experts_keep_what_torchtitan_keeps),
         cmocka_unit_test(experts_are_divided_evenly),
