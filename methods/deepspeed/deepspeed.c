@@ -112,9 +112,14 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     struct tdm_eager_value *value = tdm_torch_parameter(t, rows, columns, element_bytes, trained);
     struct zero_parameter *p = &d->parameters[number];
     struct zero_module *of = &d->modules[module];
-    if (of->count == ZERO_MODULE_PARAMETERS) /* a family's table has a module that is larger */
+    const bool gathers = t->settings.wrapper->enter_module != NULL; /* stage 3 */
+    if (gathers && of->count == ZERO_MODULE_PARAMETERS) /* a family's table has a larger module */
         tdm_eager_no_memory(t->m);
-    of->parameters[of->count++] = number;
+    if (gathers)
+        of->parameters[of->count++] = number;
+    if (of->end == 0)
+        of->first = number;
+    of->end = number + 1;
     if (module == TDM_MODULE_EMBEDDING && t->config->tied &&
         (t->settings.lora_rank == 0 || t->settings.modules_to_save == 0)) /* the head uses it too */
         d->modules[TDM_MODULE_HEAD] = *of;
@@ -150,9 +155,9 @@ uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager
 {
     const struct tdm_deepspeed *d = t->wrapped;
     const struct zero_module *module = &d->modules[leaf->module];
-    for (uint32_t i = 0; i < module->count; i++)
-        if (t->parameters[module->parameters[i]] == leaf)
-            return module->parameters[i];
+    for (uint32_t i = module->first; i < module->end; i++)
+        if (t->parameters[i] == leaf)
+            return i;
     return ZERO_NONE;
 }
 

@@ -16,7 +16,8 @@ enum { ZERO_COMPUTE, ZERO_GATHER, ZERO_REDUCE };
 #define ZERO_NONE UINT32_MAX
 
 struct zero_module {
-    uint32_t parameters[ZERO_MODULE_PARAMETERS], count;
+    uint32_t first, end; /* its parameters are among these; others may be, too */
+    uint32_t parameters[ZERO_MODULE_PARAMETERS], count; /* in stage 3 */
     uint32_t inputs_waiting; /* inputs whose gradients have not arrived: ds_grads_remaining */
 };
 
