@@ -63,7 +63,7 @@ static const struct alias {
     {"optimizer", "galore_adamw_8bit", "optimizer", "galore-8bit"},
     {"bf16", "true", "autocast", "bf16"},
     {"bf16", "false", "autocast", "no"},
-    {"fp16", "true", "weights_dtype", "fp32"}, /* autocast to two bytes, with a GradScaler */
+    {"fp16", "true", "weights_dtype", "fp32"},      /* autocast to two bytes, with a GradScaler */
     {"fp16", "true", "grad_reduce_in_bf16", "yes"}, /* Megatron-LM's buffers have this dtype */
     {"clip_grad_norm", NULL, "max_grad_norm", NULL},
     {"gradient_clipping", NULL, "max_grad_norm", NULL}, /* DeepSpeed's config */

@@ -412,6 +412,7 @@ golden_tests += \
 	tests/goldens/plan-write-lp.test \
 	tests/goldens/plot-loss.test tests/goldens/plot-unfinished.test \
 	tests/goldens/plot.test \
+	tests/goldens/predict-buffers.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
 	tests/goldens/predict-dtypes.test \

@@ -575,9 +575,12 @@ static enum tdm_status check3(const struct tdm_model *model, struct tdm_method_s
                  "given it back then");
         return tdm_hint(err, "zero2 and fsdp take it");
     }
-    if (status == TDM_OK && settings->torch.quantization > TDM_QUANTIZATION_NF4)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set quantization: of shards of a parameter nf4 alone is modelled");
+    if (status == TDM_OK && settings->torch.quantization == TDM_QUANTIZATION_INT8) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set quantization: partitions of bitsandbytes' int8 weights, of which products "
+                 "read attributes, are not modelled");
+        return tdm_hint(err, "nf4, gptq and awq go with ZeRO-3, int8 with zero1 and zero2");
+    }
     if (status == TDM_OK)
         status = check_nvme(model, &settings->torch, err);
     return status == TDM_OK ? check_zeropp(model, settings, err) : status;

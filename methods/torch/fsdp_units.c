@@ -540,13 +540,6 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
     const struct tdm_torch_settings *torch = &settings->torch;
     if (model->experts.count == 0)
         settings->torch.fsdp.expert_ranks = settings->torch.fsdp.expert_parts = 0;
-    const struct {
-        const char *key, *what;
-        bool is_set;
-    } unknown[] = {
-        {"quantization", "a weight of 8 bits or of GPTQ",
-         torch->quantization > TDM_QUANTIZATION_NF4},
-    };
     const uint64_t replicas = tdm_fsdp_replicas(&torch->fsdp);
     if (replicas > 1 && (torch->ranks % replicas != 0 || torch->ranks == replicas))
         return tdm_fail(err, TDM_USAGE,
@@ -585,10 +578,12 @@ static enum tdm_status check(const struct tdm_model *model, struct tdm_method_se
                         "--set fsdp_version=1: %s beside fp32 adapters among bf16 weights is not "
                         "modelled",
                         torch->dora ? "use_dora" : "modules_to_save");
-    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
-        if (unknown[i].is_set)
-            return tdm_fail(err, TDM_USAGE, "--set %s: %s is not known of fully_shard",
-                            unknown[i].key, unknown[i].what);
+    if (torch->quantization == TDM_QUANTIZATION_INT8) {
+        tdm_fail(err, TDM_USAGE, "--set quantization: %s fails at bitsandbytes' parameters of int8",
+                 fsdp->version_1 ? "FullyShardedDataParallel" : "fully_shard");
+        return tdm_hint(err, "nf4, gptq and awq go with it; int8 with methods whose GPUs have all "
+                             "weights: ddp, zero1, zero2");
+    }
     enum tdm_status status = check_experts(model, torch, err);
     if (status == TDM_OK)
         status = check_parts(model, torch, err);

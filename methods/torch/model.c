@@ -197,8 +197,12 @@ static struct tdm_eager_value *add_quantized(struct tdm_torch_model *t, uint32_t
     return leaf;
 }
 
+/* Wrappers divide parameters. Packed weights of GPTQ and AWQ are buffers, which are whole on every
+ * GPU (gptqmodel, AutoGPTQ, AutoAWQ: register_buffer). */
 static bool shards_quantized(const struct tdm_torch_settings *s)
 {
+    if (s->quantization > TDM_QUANTIZATION_INT8 && s->quantization != TDM_QUANTIZATION_NF4_DOUBLE)
+        return false;
     return s->wrapper->shards_quantized && !(s->wrapper == &tdm_fsdp_wrapper && s->fsdp.leaves_nf4);
 }
 
