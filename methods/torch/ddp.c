@@ -208,6 +208,9 @@ static void before_forward(struct tdm_torch_model *t)
         return; /* the first forward of the step has done it */
     if (t->adapters_off)
         return; /* the module in it is called */
+    if (!t->m->grad_enabled)
+        return; /* buckets are made anew before a forward with a graph
+                   (torch/nn/parallel/distributed.py, _pre_forward) */
     if (++b->steps != 2)
         return;
     if (t->settings.ddp.early_buckets)
