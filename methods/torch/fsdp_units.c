@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Units of fully_shard (FSDP2): when each is gathered, resharded and reduced. Every layer is a
  * unit. The root module is a unit of all other parameters. With units=layers+ends, as in
- * torchtitan, embed_tokens and [norm, lm_head] are units instead (one unit if their weights are
+ * torchtitan since July 2025, embed_tokens and [norm, lm_head] are units instead (one if they are
  * tied), and the root module has no parameters of its own. Sources:
  * torch/distributed/fsdp/_fully_shard/_fsdp_state.py (_lazy_init, _pre_forward, _post_forward,
  * _register_group_forward_hooks, _root_post_backward_final_callback), _fsdp_param_group.py
