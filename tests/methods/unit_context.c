@@ -414,8 +414,9 @@ static void divisions_are_checked(void **state)
     assert_int_equal(s.torch.context.ulysses_degree, 4);
     assert_int_equal(settle("llama-3.1-8b", "double-ring", 12, nodes, &s), TDM_USAGE);
     assert_int_equal(settle("llama-3.1-8b", "ring", 4, adapters, &s), TDM_OK);
-    assert_int_equal(settle("llama-3.1-8b", "ring", 4, wide, &s), TDM_USAGE); /* in fp32 */
-    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE);  /* it has biases */
+    assert_int_equal(settle("llama-3.1-8b", "ring", 4, wide, &s),
+                     TDM_OK); /* shards of two dtypes */
+    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE); /* it has biases */
     assert_int_equal(settle("burst-7b", "burst", 8, kept, &s), TDM_USAGE);
 }
 
