@@ -109,9 +109,21 @@ static void hold_signal_to_save(void)
     sigprocmask(SIG_BLOCK, &saving, NULL);
 }
 
+#define STACK_BYTES (256u << 10)
+
+/* The stack grows as far as commands need it, at once. Where address space is limited and used up
+ * it could not grow later, and the kernel would end the program without a word. */
+static void grow_stack(void)
+{
+    volatile char room[STACK_BYTES];
+    for (size_t i = 0; i < sizeof(room); i += 1024)
+        room[i] = 0;
+}
+
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
+    grow_stack();
     if (argc >= 2 && strcmp(argv[1], "run") == 0)
         hold_signal_to_save();
     keep_freed_memory();
