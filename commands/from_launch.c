@@ -239,10 +239,13 @@ static enum tdm_status read_autocast(const struct tdm_from_reading *r, const cha
     return tdm_from_lack(r, path, "predicted as bf16, whose sizes are the same");
 }
 
-/* What mixed_precision was called before accelerate 0.5. */
+/* What mixed_precision was called before; where both are said, accelerate drops it
+ * (commands/config/config_args.py load_config_from_file). */
 static enum tdm_status read_old_precision(const struct tdm_from_reading *r, const char *path,
                                           const json_t *value)
 {
+    if (json_object_get(r->root, "mixed_precision") != NULL)
+        return tdm_from_note(r, path, "mixed_precision is said");
     return tdm_from_is_off(value) ? tdm_from_note(r, path, "fp16 is off") : read_autocast(r, path);
 }
 

@@ -37,16 +37,19 @@ static enum tdm_status read_stage(const struct tdm_from_reading *r, const char *
         return TDM_OK;
     if (tdm_from_is(value, "rm")) /* a head of one output (model/loader.py) */
         return tdm_from_pair(r, "trainer", "reward");
-    if (tdm_from_is(value, "kto"))
-        return tdm_from_pair(r, "trainer", "kto");
-    if (!tdm_from_is(value, "dpo"))
+    if (!tdm_from_is(value, "kto") && !tdm_from_is(value, "dpo"))
         return tdm_from_bad(r, path, value, "sft, pt, dpo, kto and rm are known");
-    /* Without a reference: train/dpo/workflow.py. Its SimPO has no cross entropy of the chosen. */
-    if (tdm_from_is(said(r, "pref_loss"), "orpo"))
-        return tdm_from_pair(r, "trainer", "orpo");
-    if (!tdm_from_is(said(r, "pref_loss"), "simpo"))
-        return tdm_from_pair(r, "trainer", "dpo");
-    enum tdm_status status = tdm_from_pair(r, "trainer", "cpo");
+    /* Its own trainers take the log-softmax of all logits, as TRL did (train/dpo/trainer.py,
+     * train/kto/trainer.py). Without a reference neither ORPO nor SimPO has another loss of the
+     * chosen sequences: ORPO's is of the same log-probabilities (odds_ratio_loss). */
+    const json_t *loss = said(r, "pref_loss");
+    const bool pairs_alone =
+        tdm_from_is(value, "dpo") && (tdm_from_is(loss, "orpo") || tdm_from_is(loss, "simpo"));
+    enum tdm_status status = tdm_from_quiet_pair(r, "trl", "1.9");
+    if (status == TDM_OK && !pairs_alone)
+        return tdm_from_pair(r, "trainer", json_string_value(value));
+    if (status == TDM_OK)
+        status = tdm_from_pair(r, "trainer", "cpo");
     return status == TDM_OK ? tdm_from_pair(r, "cpo_alpha", "0") : status;
 }
 

@@ -550,8 +550,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked and in-place",
      tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"transformers", "now|4.48|4.45", "now",
-     "any version of it: before 5 each expert is a module, which is quantized and takes adapters; to "
-     "4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, and of Mistral, Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
+     "any version of it: before 5 each expert is a module, which is quantized and takes adapters; "
+     "to 4.48 the loss copies the shifted logits, to 4.45 also the output is fp32, and of Mistral, "
+     "Mixtral, Phi 3, Qwen 2 and StarCoder 2 attention=flash repeats K and V",
      .read = read_version, .needs = {&needs_version}},
     {"loss_held", "yes|no", "yes",
      "the loss and with it its input: until the next one, as in a plain loop; no: until its backward "
