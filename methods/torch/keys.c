@@ -507,7 +507,8 @@ static const char *settled_attention(const struct tdm_key_case *c, char *text)
 static const char *settled_logits(const struct tdm_key_case *c, char *text)
 {
     (void)text;
-    return c->model->labels > 0 ? "score" : "hf";
+    const bool rewards = c->settings->torch.second.trainer == TDM_TRAINER_REWARD;
+    return c->model->labels > 0 || rewards ? "score" : "hf";
 }
 
 static const char *settled_labels(const struct tdm_key_case *c, char *text)
