@@ -119,6 +119,22 @@ static bool any_far(const struct tdm_program *program, const uint32_t *numbers, 
     return false;
 }
 
+/* Is an input at the far place of which K and V are made ahead? Where a group holds all chunks on
+ * the device all the same, its inputs are not. */
+static bool fetches_ahead(const struct tdm_builder *b)
+{
+    const struct tdm_layout *layout = b->layout;
+    const bool whole_row = tdm_kv_row_is_whole(b->program);
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        const uint32_t group = layout->group_of[layer];
+        const bool first = layer == tdm_schedule_first_layer(b->schedule, group);
+        if (tdm_nest_kv_ahead(b->schedule, whole_row, layer) &&
+            any_far(b->program, first ? &layout->input[group] : &layout->held_input[layer], 1))
+            return true;
+    }
+    return false;
+}
+
 void tdm_declare_rings(struct tdm_builder *b)
 {
     struct tdm_program *program = b->program;
@@ -134,7 +150,7 @@ void tdm_declare_rings(struct tdm_builder *b)
     if (host_inputs || host_held)
         layout->fetched_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                         b->chunk_capacity, fetch_slots, "fetched_x");
-    if (tdm_nest_any_kv_ahead(b->schedule, tdm_kv_row_is_whole(program), NULL))
+    if (fetches_ahead(b))
         layout->ahead_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                       b->chunk_capacity, 1, "ahead_x");
     /* layer-major order stashes group inputs directly from the stream */

@@ -33,12 +33,18 @@ void tdm_label(struct tdm_eager *m, const char *name)
     m->label.name = name;
 }
 
+/* Names are constants, of which a file may have one of its own. */
+static bool same_name(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
 static bool same_group(const struct tdm_tensor_group *group, const struct tdm_label *label,
                        enum tdm_method_category category)
 {
-    return group->label.name == label->name && group->label.made == label->made &&
-           group->category == category &&
-           (group->label.layer == TDM_NO_LAYER) == (label->layer == TDM_NO_LAYER);
+    return group->label.made == label->made && group->category == category &&
+           (group->label.layer == TDM_NO_LAYER) == (label->layer == TDM_NO_LAYER) &&
+           same_name(group->label.name, label->name);
 }
 
 /* *last is the number of the group that a tensor was added to before: the next one is often alike.
