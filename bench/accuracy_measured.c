@@ -97,6 +97,7 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                         "trainer",
                                         "ref_model",
                                         "beta",
+                                        "cpo_alpha",
                                         "precompute_ref_log_probs",
                                         "offload_policy",
                                         "overlap_comm",

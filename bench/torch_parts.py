@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What steps of bench/torch_peaks.py may have beside PyTorch and transformers: quantized weights, adapters, products of
-8 bits, optimizers, losses, kernels, checkpoints by operation, compiled layers and the losses of two models. Each part
+8 bits, optimizers, losses, kernels, checkpoints by operation, compiled layers and the steps of TRL's trainers. Each part
 imports its library in the process of the case, as some libraries start CUDA when they are imported."""
 import inspect
 
@@ -286,20 +286,24 @@ def compile_parts(model, case):
         model.loss_function = torch.compile(ForCausalLMLoss)
 
 
-# ---- steps of two models ----
+# ---- steps of TRL's trainers ----
+
+OF_PAIRS = ("dpo", "cpo", "orpo", "reward")
 
 
-def two_models(case, build):
-    """The model that is trained, what it is compared with, and a function ids -> loss."""
+def step_of_trainer(case, build):
+    """The model that is trained, and a function (net, ids) -> loss: that of TRL's trainer, with the model that it
+    compares with."""
     import torch_second
-    from trl.trainer import utils
-    def headed(model):
-        utils.add_fused_lm_head(model)
-        return model
-    name, beta = case.set["trainer"], float(case.set["beta"])
-    compares = name == "distillation" or (name == "dpo" and case.set["precompute_ref_log_probs"] == "no") or beta > 0
-    copies = compares and (not case.lora or case.set["ref_model"] == "copy" or name == "distillation")
-    model = build(headed)
-    second = torch_second.frozen(build(headed, trained=False)) if copies else None
-    step = {"dpo": torch_second.dpo, "grpo": torch_second.grpo, "distillation": torch_second.distillation}[name]
+    name, said = case.set["trainer"], case.set
+    if name == "cpo" and float(said["cpo_alpha"]) == 0:
+        name = "simpo"
+    step = getattr(torch_second, name)
+    compares = name == "distillation" or float(said["beta"]) > 0 or (
+        name in ("dpo", "kto") and said["precompute_ref_log_probs"] == "no")
+    copies = compares and (not case.lora or said["ref_model"] == "copy" or name == "distillation")
+    model = build(None if name == "reward" else lambda made: torch_second.headed(made, step))
+    if case.casts and step in torch_second.WIDENED:
+        model.forward = torch_second.convert_outputs_to_fp32(model.forward)
+    second = torch_second.frozen(build(torch_second.headed, trained=False)) if copies else None
     return model, lambda net, ids: step(net, second, ids, compares)

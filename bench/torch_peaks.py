@@ -230,8 +230,8 @@ def driver_used():
 def forward(net, ids, case):
     """The loss, and the output object if the loop holds it."""
     cache, logits = case.set["use_cache"] == "yes", case.set["logits"]
-    if case.of_two:
-        return case.of_two(net, ids), None
+    if case.of_trainer:
+        return case.of_trainer(net, ids), None
     if logits in torch_parts.LOSSES:
         return torch_parts.LOSSES[logits](net, ids), None
     if logits == "base":
@@ -314,7 +314,7 @@ def measure(case, rank, rendezvous):
     if case.set["trainer"] == "sft":
         model, count = build(case)
     else:
-        model, case.of_two = torch_parts.two_models(case, lambda *how, **more: build(case, *how, **more)[0])
+        model, case.of_trainer = torch_parts.step_of_trainer(case, lambda *how, **more: build(case, *how, **more)[0])
         count = sum(parameter.numel() for parameter in model.parameters())
     local = [p.to_local() if case.sharded else p for p in model.parameters()]
     common = {"params": count, "weights_bytes": sum(p.numel() * p.element_size() for p in local),
@@ -329,7 +329,7 @@ def measure(case, rank, rendezvous):
     trained = [p for p in net.parameters() if p.requires_grad]
     optimizer = net if case.deepspeed else make_optimizer(net, trained, case)
     common["trained_bytes"] = sum(p.numel() * p.element_size() for p in trained)
-    sequences = 2 * case.batch if case.set["trainer"] == "dpo" else case.batch
+    sequences = 2 * case.batch if case.set["trainer"] in torch_parts.OF_PAIRS else case.batch
     ids = torch.randint(0, model.config.vocab_size, (sequences, case.context), device=torch_parts.DEVICE)
     loss = output = None
     if case.set["checkpoint_offload"] == "yes":

@@ -32,6 +32,7 @@ try:
     from trl.kernels import chunked_divergence, chunked_logprob, logprob_entropy
     from trl.trainer import distillation_trainer, utils
     from trl.trainer.kto_trainer import KTOTrainer
+    from trl.trainer.reward_trainer import RewardTrainer
 except ImportError as error:
     print(f"torch_second: {error}", file=sys.stderr)
     sys.exit(77)
@@ -115,35 +116,37 @@ def distillation(model, teacher, ids, _):
     return loss
 
 
-def made_trainer(kind, **fields):
+def made_trainer(kind, device, **fields):
     """A trainer without its data: what its loss reads."""
     trainer = object.__new__(kind)
-    accelerator = types.SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x,
+    accelerator = types.SimpleNamespace(device=device, gather=lambda x: x, gather_for_metrics=lambda x: x,
                                         unwrap_model=lambda model: model)
-    vars(trainer).update(accelerator=accelerator, aux_loss_enabled=False, beta=0.1, **fields)
+    metrics = collections.defaultdict(lambda: collections.defaultdict(list))
+    vars(trainer).update(accelerator=accelerator, aux_loss_enabled=False, beta=0.1, _tp_size=1, _total_train_tokens=0,
+                         _metrics=metrics, **fields)
     return trainer
 
 
 def kto(model, ref_model, ids, has_reference):
     """Of `mismatched` completions too, which the KL is estimated with."""
     mask = torch.ones_like(ids)
-    trainer = made_trainer(KTOTrainer, model=model, ref_model=ref_model, calculate_KL=True,
+    trainer = made_trainer(KTOTrainer, ids.device, model=model, ref_model=ref_model, calculate_KL=True,
                            precompute_ref_logps=not has_reference, loss_type="kto", desirable_weight=1.0,
-                           undesirable_weight=1.0, _tp_size=1, _total_train_tokens=0,
-                           _metrics=collections.defaultdict(lambda: collections.defaultdict(list)),
+                           undesirable_weight=1.0,
                            args=types.SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": False}))
     inputs = {"input_ids": ids, "attention_mask": mask, "completion_mask": torch.ones_like(ids),
               "KL_input_ids": ids.clone(), "KL_attention_mask": torch.ones_like(ids),
-              "KL_completion_mask": torch.ones_like(ids), "label": torch.tensor([True, False])}
+              "KL_completion_mask": torch.ones_like(ids), "label": torch.arange(len(ids)) % 2 == 0}
     if not has_reference:
-        inputs.update(ref_logps=torch.zeros(len(ids)), ref_KL_logps=torch.zeros(len(ids)))
+        zeros = ids.new_zeros(len(ids), dtype=torch.float32)
+        inputs.update(ref_logps=zeros, ref_KL_logps=zeros.clone())
     return trainer._compute_loss(model, inputs, False)
 
 
 def pairs(kind, **fields):
     """A step of a trainer that makes all logits of a batch of pairs, and has no reference."""
     def step(model, _, ids, __):
-        trainer = made_trainer(kind, is_encoder_decoder=False, pad_token_id=0, padding_value=0, **fields)
+        trainer = made_trainer(kind, ids.device, is_encoder_decoder=False, pad_token_id=0, padding_value=0, **fields)
         batch = {}
         for name, part in zip(("chosen", "rejected"), ids.chunk(2)):
             batch.update({f"{name}_input_ids": part, f"{name}_attention_mask": torch.ones_like(part),
@@ -155,7 +158,16 @@ def pairs(kind, **fields):
 cpo = pairs(CPOTrainer, cpo_alpha=1.0, alpha=0.0, loss_type="sigmoid", label_smoothing=0)
 simpo = pairs(CPOTrainer, cpo_alpha=0.0, alpha=0.0, loss_type="simpo", label_smoothing=0, simpo_gamma=0.5)
 orpo = pairs(ORPOTrainer)
-WIDENED = (cpo, simpo, orpo)  # accelerate makes fp32 of what a forward under autocast returns
+
+
+def reward(model, _, ids, __):
+    """Of a model with the head of scores."""
+    trainer = made_trainer(RewardTrainer, ids.device, model=model,
+                           args=types.SimpleNamespace(center_rewards_coefficient=None))
+    return trainer.compute_loss(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+
+WIDENED = (cpo, simpo, orpo, reward)  # accelerate makes fp32 of what a forward under autocast returns
 
 CASES = (  # name, step, sequences, has a reference, of LoRA
     ("dpo", dpo, 2 * PAIRS, True, False),
@@ -176,17 +188,18 @@ CASES = (  # name, step, sequences, has a reference, of LoRA
 )
 
 
+def headed(model, step=None):
+    """The model with the head of TRL's trainer; without a step that of a reference."""
+    utils.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits") if step is kto else ("log_probs",))
+    return model
+
+
 def measure(config, step, sequences, has_reference, has_lora, checkpointing):
     """Bytes kept by a forward, and most bytes of a forward and backward, above those before."""
-    model = made(config)
-    if step is kto:
-        utils.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits"))
-    else:
-        utils.add_fused_lm_head(model)
+    model = headed(made(config), step)
     second = None
     if has_reference and not has_lora:
-        second = frozen(made(config))
-        utils.add_fused_lm_head(second)
+        second = frozen(headed(made(config)))
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if has_lora:
