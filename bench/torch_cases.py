@@ -31,7 +31,7 @@ DEFAULTS = {
     "block_share": "no", "boft_block_size": "4", "num_virtual_tokens": "20", "encoder_hidden_size": "0",
     "prefix_projection": "no", "float8_recipe": "none", "galore_rank": "128", "cpu_offload_optimizer": "no",
     "optimizer_in_bwd": "no", "checkpoint_offload": "no", "num_labels": "1", "loss_held": "yes",
-    "checkpoint_wrapper": "no", "gpus": "",
+    "checkpoint_wrapper": "no", "transformers": "now", "gpus": "",
 }  # fmt: skip
 
 DEEPSPEED = {  # keys of its config, as tidemark predict takes them

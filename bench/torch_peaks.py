@@ -152,6 +152,9 @@ def build(case, prepare=None, trained=True):
         if case.set["checkpointing"] != "off":
             enable_checkpoints(model, case)
         return model.train(), sum(parameter.ds_numel for parameter in model.parameters())
+    version = case.set["transformers"]
+    if version != "now" and not transformers.__version__.startswith(version + "."):
+        raise RuntimeError(f"{case.id} is of transformers {version}, and this is {transformers.__version__}")
     scores = case.set["logits"] == "score"
     kind = transformers.AutoModelForSequenceClassification if scores else transformers.AutoModelForCausalLM
     with torch.device("meta"):
