@@ -51,16 +51,17 @@ MIB = 1 << 20
 
 def materialise(model, device, large_values=False):
     """Memory for a model of the meta device, parameter by parameter in the order in which model.to("cuda") would move
-    them; tied parameters stay one. Small random numbers, buffers of ones, which are always on the GPU."""
+    them; tied parameters stay one. Small random numbers; biases of zeros, as with random ones
+    all tokens choose the same experts; buffers of ones, which are always on the GPU."""
     made = {}
-    def on_gpu(tensor, random):
+    def on_gpu(tensor, random, constant=None):
         if torch_parts.is_quantized(tensor):
             return torch_parts.quantized(tensor, large_values)
         if id(tensor) not in made:
             with torch.no_grad():
                 new = torch.empty_like(tensor, device=device if random else torch_parts.DEVICE)
                 local = new.to_local() if hasattr(new, "to_local") else new
-                local.normal_(0, 0.02) if random else local.fill_(1)
+                local.normal_(0, 0.02) if constant is None else local.fill_(constant)
             made[id(tensor)] = (tensor, torch.nn.Parameter(new, tensor.requires_grad) if random else new)
         return made[id(tensor)][1]
     def visit(module):
@@ -68,10 +69,10 @@ def materialise(model, device, large_values=False):
             visit(child)
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = on_gpu(parameter, True)
+                module._parameters[name] = on_gpu(parameter, True, 0 if name == "bias" else None)
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = on_gpu(buffer, False)
+                module._buffers[name] = on_gpu(buffer, False, 1)
     visit(model)
 
 
