@@ -67,6 +67,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/glm-4-9b.json \
 	models/configs/glm-4.5.json \
 	models/configs/glm-4.5-air.json \
+	models/configs/glm-4.6.json \
 	models/configs/glm-4.7-flash.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
@@ -91,6 +92,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/internlm2.5-7b.json \
 	models/configs/internlm3-8b.json \
 	models/configs/kimi-k2.json \
+	models/configs/kimi-k2-0905.json \
+	models/configs/kimi-k2-thinking.json \
 	models/configs/lfm2-1.2b.json \
 	models/configs/lfm2-350m.json \
 	models/configs/lfm2-700m.json \

@@ -286,13 +286,18 @@ enum tdm_base_kind {
 };
 /* What the weights of a checkpoint are stored in that are made bf16 to be trained, and served as
  * they are. */
-enum tdm_stored_weights { TDM_STORED_BF16, TDM_STORED_FP8, TDM_STORED_MXFP4 };
+enum tdm_stored_weights {
+    TDM_STORED_BF16,
+    TDM_STORED_FP8,
+    TDM_STORED_MXFP4,        /* experts alone, as are the next */
+    TDM_STORED_INT4_EXPERTS, /* with a scale for each group: Kimi K2 Thinking */
+};
 struct tdm_base_weights {
     enum tdm_base_kind kind;
     enum tdm_stored_weights stored;
     bool served_alone; /* by compressed-tensors, in integers: nothing trains adapters on them */
     uint32_t bits;     /* of GPTQ: 2, 3, 4 or 8; 0: 4 */
-    uint32_t group;    /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
+    uint32_t group;    /* weights of a column with one scale; 0: all of it */
 };
 
 /* A vision tower. Without blocks there is none, or it is not known. */

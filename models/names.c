@@ -61,8 +61,7 @@ static const struct {
     {"falcon2-11b", "falcon-11b"},
     {"gemma-1.1-2b", "gemma-2b"},
     {"gemma-1.1-7b", "gemma-7b"},
-    {"glm-4.6", "glm-4.5"},
-    {"glm-4.7", "glm-4.5"},
+    {"glm-4.7", "glm-4.6"},
     {"glm-z1-32b", "glm-4-32b"},
     {"glm-z1-9b", "glm-4-9b"},
     {"gpt-neoxt-20b", "gpt-neox-20b"},
@@ -90,6 +89,7 @@ static const struct {
     {"internlm2_5-20b", "internlm2.5-20b"},
     {"internlm2_5-7b", "internlm2.5-7b"},
     {"kimi-dev-72b", "qwen2.5-72b"},
+    {"kimi-k2-instruct-0905", "kimi-k2-0905"},
     {"llama-13b", "llama-2-13b"},
     {"llama-3-70b", "llama-3.1-70b"},
     {"llama-3.1-nemotron-70b", "llama-3.1-70b"},
@@ -354,14 +354,31 @@ static const char *plain_name(const char *name, char out[PLAIN_BYTES], bool *is_
     return out;
 }
 
+/* NULL: no entry of the table is so named. */
+static const char *same_as(const char *name)
+{
+    for (size_t i = 0; i < SAME; i++)
+        if (tdm_name_is(name, same[i].name))
+            return same[i].shipped;
+    return NULL;
+}
+
+/* A name whose words about training or whose date tell models apart that are stored otherwise, such
+ * as Kimi-K2-Thinking. NULL: there is none. */
+static const char *whole_name_meant(const char *whole, const char *const *names)
+{
+    for (size_t i = 0; names[i] != NULL; i++)
+        if (tdm_name_is(whole, names[i]))
+            return names[i];
+    return same_as(whole);
+}
+
 /* NULL: none is meant. A part of a name in the table is not enough, since "qwen-7b" is the end of
  * one that is another model. */
 static const char *meant_of(const char *plain, const char *const *names)
 {
-    for (size_t i = 0; i < SAME; i++)
-        if (tdm_name_is(plain, same[i].name))
-            return same[i].shipped;
-    return tdm_name_meant(plain, names);
+    const char *listed = same_as(plain);
+    return listed != NULL ? listed : tdm_name_meant(plain, names);
 }
 
 /* Families that are not known, by how names of their models begin, and the known one whose layers
@@ -473,7 +490,10 @@ enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_byt
     if (status != TDM_OK)
         return status;
     const char *const *names = (const char *const *)owned;
-    const char *meant = meant_of(plain_name(name, plain, &is_quantized), names);
+    const char *meant = whole_name_meant(without_publisher(name), names);
+    plain_name(name, plain, &is_quantized);
+    if (meant == NULL)
+        meant = meant_of(plain, names);
     if (is_dated(without_publisher(name)))
         meant = NULL;
     if (meant == NULL && strcasecmp(plain, "mistral-7b") == 0 && without_publisher(name) != name)

@@ -214,18 +214,23 @@ static enum tdm_serving_weights stored_weights(const struct tdm_model *model)
         [TDM_BASE_WHOLE] = TDM_SERVED_BF16,     [TDM_BASE_NF4] = TDM_SERVED_NF4,
         [TDM_BASE_NF4_DOUBLE] = TDM_SERVED_NF4, [TDM_BASE_INT8] = TDM_SERVED_INT8,
         [TDM_BASE_GPTQ] = TDM_SERVED_GPTQ,      [TDM_BASE_AWQ] = TDM_SERVED_AWQ};
-    return model->base.stored == TDM_STORED_FP8     ? TDM_SERVED_FP8
-           : model->base.stored == TDM_STORED_MXFP4 ? TDM_SERVED_MXFP4
-                                                    : of_bases[model->base.kind];
+    return model->base.stored == TDM_STORED_FP8            ? TDM_SERVED_FP8
+           : model->base.stored == TDM_STORED_MXFP4        ? TDM_SERVED_MXFP4
+           : model->base.stored == TDM_STORED_INT4_EXPERTS ? TDM_SERVED_INT4_EXPERTS
+                                                           : of_bases[model->base.kind];
 }
 
 static const char *name_of(enum tdm_serving_weights weights)
 {
-    static const char *const names[] = {
-        [TDM_SERVED_BF16] = "none",        [TDM_SERVED_FP8] = "fp8",
-        [TDM_SERVED_INT8] = "int8",        [TDM_SERVED_AWQ] = "awq",
-        [TDM_SERVED_GPTQ] = "gptq",        [TDM_SERVED_NVFP4] = "nvfp4",
-        [TDM_SERVED_NF4] = "bitsandbytes", [TDM_SERVED_MXFP4] = "mxfp4"};
+    static const char *const names[] = {[TDM_SERVED_BF16] = "none",
+                                        [TDM_SERVED_FP8] = "fp8",
+                                        [TDM_SERVED_INT8] = "int8",
+                                        [TDM_SERVED_AWQ] = "awq",
+                                        [TDM_SERVED_GPTQ] = "gptq",
+                                        [TDM_SERVED_NVFP4] = "nvfp4",
+                                        [TDM_SERVED_NF4] = "bitsandbytes",
+                                        [TDM_SERVED_MXFP4] = "mxfp4",
+                                        [TDM_SERVED_INT4_EXPERTS] = "int4-experts"};
     return names[weights];
 }
 
@@ -251,7 +256,8 @@ static bool has_groups(const struct tdm_key_case *c)
     enum tdm_serving_weights weights = c->settings->serving.weights;
     if (weights == TDM_SERVED_BF16)
         weights = stored_weights(c->model);
-    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ;
+    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ ||
+           weights == TDM_SERVED_INT4_EXPERTS;
 }
 
 static enum tdm_status settle_weights(const struct tdm_model *model, struct tdm_serving *s,
@@ -280,8 +286,8 @@ static const struct tdm_key_need needs_sinks = {"without kv_eviction=streaming",
 static const struct tdm_key_need needs_prompt = {"without kv_eviction=h2o or snapkv", has_prompt};
 static const struct tdm_key_need needs_prefill = {"without prefill_context_parallel_size",
                                                   has_prefill_ranks};
-const struct tdm_key_need tdm_serving_needs_groups = {"without quantization=awq or gptq",
-                                                      has_groups};
+const struct tdm_key_need tdm_serving_needs_groups = {
+    "without quantization=awq, gptq or int4-experts", has_groups};
 
 const struct tdm_method_key tdm_keys_serving[] = {
     {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.17|0.21", "0.21",
@@ -387,9 +393,9 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
                         "--set %s=%" PRIu64 ": it must divide the %" PRIu32
                         " query heads, and divide or be a multiple of the %" PRIu32 " KV heads",
                         tensor, s->tensor_ranks, model->query_heads, model->kv_heads);
-    if (s->weights == TDM_SERVED_MXFP4 && model->experts.count == 0) {
-        tdm_fail(err, TDM_USAGE, "--set quantization=mxfp4: it is of experts, which %s has none of",
-                 model->name);
+    if (tdm_serving_experts_alone(s->weights) && model->experts.count == 0) {
+        tdm_fail(err, TDM_USAGE, "--set quantization=%s: it is of experts, which %s has none of",
+                 name_of(s->weights), model->name);
         return tdm_hint(err, "--set quantization=nvfp4 quantizes all projections to 4 bits");
     }
     if (s->pipeline_ranks > model->layers)
@@ -493,11 +499,15 @@ bool tdm_serving_leaves_vision(const struct tdm_model *model,
 
 const char *tdm_serving_stored_note(const struct tdm_model *model, bool keeps_windows)
 {
-    static const char *const notes[][2] = {
-        [TDM_SERVED_BF16] = {NULL, WINDOWS},       [TDM_SERVED_FP8] = STORED("fp8"),
-        [TDM_SERVED_INT8] = STORED("int8"),        [TDM_SERVED_AWQ] = STORED("awq"),
-        [TDM_SERVED_GPTQ] = STORED("gptq"),        [TDM_SERVED_NVFP4] = STORED("nvfp4"),
-        [TDM_SERVED_NF4] = STORED("bitsandbytes"), [TDM_SERVED_MXFP4] = STORED("mxfp4")};
+    static const char *const notes[][2] = {[TDM_SERVED_BF16] = {NULL, WINDOWS},
+                                           [TDM_SERVED_FP8] = STORED("fp8"),
+                                           [TDM_SERVED_INT8] = STORED("int8"),
+                                           [TDM_SERVED_AWQ] = STORED("awq"),
+                                           [TDM_SERVED_GPTQ] = STORED("gptq"),
+                                           [TDM_SERVED_NVFP4] = STORED("nvfp4"),
+                                           [TDM_SERVED_NF4] = STORED("bitsandbytes"),
+                                           [TDM_SERVED_MXFP4] = STORED("mxfp4"),
+                                           [TDM_SERVED_INT4_EXPERTS] = STORED("int4-experts")};
     return notes[stored_weights(model)][keeps_windows];
 }
 

@@ -23,10 +23,10 @@ extern const struct tdm_key_need tdm_serving_needs_groups; /* weights whose grou
 /* How projections are stored: rows of a table of keys, which vLLM and SGLang name alike. */
 #define TDM_SERVING_WEIGHT_KEYS                                                                 \
     {"quantization",                                                                            \
-     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4",                                         \
+     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4|int4-experts",                            \
      NULL,                                                                                      \
      "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and " \
-     "gptq: 4 bits; mxfp4: experts alone",                                                      \
+     "gptq: 4 bits; mxfp4, int4-experts: experts alone",                                        \
      tdm_key_read_choice,                                                                       \
      .field = offsetof(struct tdm_method_settings, serving.weights),                            \
      .settled = tdm_serving_settled_weights},                                                   \
@@ -48,6 +48,9 @@ bool tdm_serving_leaves_vision(const struct tdm_model *model,
 
 /* KV heads that a GPU has: no fewer than one. */
 uint64_t tdm_serving_kv_heads(const struct tdm_model *model, const struct tdm_serving *serving);
+
+/* Are experts quantized alone, and all other weights in bf16? */
+bool tdm_serving_experts_alone(enum tdm_serving_weights weights);
 
 /* Parameters of a tensor-parallel rank in a stage, as they are stored, and the tables of RoPE
  * (weights.c). */

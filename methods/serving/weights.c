@@ -117,10 +117,15 @@ static uint64_t mxfp4_bytes(const struct tdm_model *model, const struct tdm_serv
     return elements / 2 + elements / 32;
 }
 
-/* Of AWQ and GPTQ, whose group is settled. */
+/* Of weights whose group is settled. */
 static uint64_t groups_of(const struct tdm_serving *serving, uint64_t elements)
 {
     return tdm_size_ceil_div(elements, serving->weight_group);
+}
+
+bool tdm_serving_experts_alone(enum tdm_serving_weights weights)
+{
+    return weights == TDM_SERVED_MXFP4 || weights == TDM_SERVED_INT4_EXPERTS;
 }
 
 static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
@@ -129,12 +134,14 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
     uint64_t elements = elements_of(model, serving, tensor);
     if (!is_projection(tensor->role))
         return elements * BF16_BYTES;
-    if (serving->weights == TDM_SERVED_MXFP4)
-        return tensor->role == TDM_ROLE_EXPERTS_GATE_UP || tensor->role == TDM_ROLE_EXPERTS_DOWN
-                   ? mxfp4_bytes(model, serving, tensor)
-                   : elements * BF16_BYTES;
+    if (tdm_serving_experts_alone(serving->weights) && tensor->role != TDM_ROLE_EXPERTS_GATE_UP &&
+        tensor->role != TDM_ROLE_EXPERTS_DOWN)
+        return elements * BF16_BYTES;
     switch (serving->weights) {
     case TDM_SERVED_MXFP4:
+        return mxfp4_bytes(model, serving, tensor);
+    case TDM_SERVED_INT4_EXPERTS:
+        return elements / 2 + groups_of(serving, elements) * BF16_BYTES;
     case TDM_SERVED_BF16:
         return elements * BF16_BYTES;
     case TDM_SERVED_FP8:
@@ -193,7 +200,7 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
         /* What is absorbed into queries and outputs: views of the weight, or bf16 copies of a
          * quantized one (v1/attention/backends/mla/common.py process_weights_after_loading). */
         if (tensor->role == TDM_ROLE_KV_FROM_LATENT && serving->weights != TDM_SERVED_BF16 &&
-            serving->weights != TDM_SERVED_MXFP4)
+            !tdm_serving_experts_alone(serving->weights))
             bytes += elements_of(model, serving, tensor) * BF16_BYTES;
     }
     return bytes;

@@ -1099,6 +1099,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return "dropout of attention by its kernels, which keep no mask but a seed";
     if (model->base.stored == TDM_STORED_FP8)
         return TDM_NOT_COUNTED "the weights of fp8, which are made bf16 to be trained";
+    if (model->base.stored == TDM_STORED_INT4_EXPERTS)
+        return TDM_NOT_COUNTED "the experts of int4, which are made bf16 to be trained";
     return divider == NULL || divider->assumption == NULL ? NULL
                                                           : divider->assumption(model, settings);
 }
