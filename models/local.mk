@@ -21,6 +21,12 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/apertus-70b.json \
 	models/configs/apertus-8b.json \
 	models/configs/aya-expanse-8b.json \
+	models/configs/bloom-176b.json \
+	models/configs/bloom-1b1.json \
+	models/configs/bloom-1b7.json \
+	models/configs/bloom-3b.json \
+	models/configs/bloom-560m.json \
+	models/configs/bloom-7b1.json \
 	models/configs/burst-14b.json \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
@@ -69,6 +75,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/glm-4.5-air.json \
 	models/configs/glm-4.6.json \
 	models/configs/glm-4.7-flash.json \
+	models/configs/gpt-j-6b.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \
@@ -125,6 +132,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mixtral-8x22b.json \
 	models/configs/mixtral-8x7b.json \
 	models/configs/moonlight-16b-a3b.json \
+	models/configs/mpt-30b.json \
+	models/configs/mpt-7b.json \
 	models/configs/nemotron-h-8b.json \
 	models/configs/nemotron-mini-4b.json \
 	models/configs/nemotron-nano-9b-v2.json \

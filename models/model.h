@@ -46,6 +46,7 @@ enum tdm_activation {
     TDM_ACTIVATION_RELU,      /* OPT */
     TDM_ACTIVATION_RELU2,     /* the square of relu */
     TDM_ACTIVATION_XIELU,     /* with two trained numbers, of single operations: Apertus */
+    TDM_ACTIVATION_BLOOM,     /* GELU by tanh, of operations in a function */
     TDM_ACTIVATIONS
 };
 
@@ -210,6 +211,8 @@ enum tdm_role {
     TDM_ROLE_SHORT_OUT,            /* [hidden, hidden] */
     TDM_ROLE_XIELU_POSITIVE,       /* [1] */
     TDM_ROLE_XIELU_NEGATIVE,       /* [1] */
+    TDM_ROLE_EMBEDDING_NORM,       /* [hidden], beside the embedding */
+    TDM_ROLE_EMBEDDING_NORM_BIAS,  /* [hidden] */
     TDM_ROLES
 };
 
@@ -230,7 +233,8 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
            role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
            role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM ||
            role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM ||
-           role == TDM_ROLE_DELTA_NORM || role == TDM_ROLE_MAMBA_NORM;
+           role == TDM_ROLE_DELTA_NORM || role == TDM_ROLE_MAMBA_NORM ||
+           role == TDM_ROLE_EMBEDDING_NORM;
 }
 
 /* Does a tensor of this role have one dimension, as norms and biases do? */
@@ -307,6 +311,14 @@ struct tdm_vision {
     uint64_t merged;       /* rows that make one token of the language model */
 };
 
+/* Attention that transformers has as functions of a family's own, with scores in memory alone. */
+enum tdm_own_scores {
+    TDM_SCORES_COMMON,
+    TDM_SCORES_GPTJ,  /* q and k in fp32, tables of angles in each layer */
+    TDM_SCORES_BLOOM, /* ALiBi in the product */
+    TDM_SCORES_MPT,   /* ALiBi in fp32 */
+};
+
 #define TDM_VISION_BLOCK_TENSORS 12u /* of each block of a tower */
 /* Is tensor `number` one of the tower's blocks? */
 bool tdm_vision_in_block(const struct tdm_vision *vision, uint32_t number);
@@ -351,6 +363,10 @@ struct tdm_model {
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
     double dropout, attention_dropout; /* of a training's values and scores; 0: none */
     double embedding_dropout;
+    enum tdm_own_scores own_scores;
+    bool embedding_norm;   /* embeddings are normed: BLOOM */
+    bool mlp_biases;       /* of the products of layers those of the MLP alone: GPT-J */
+    bool unbiased_norms;   /* LayerNorm with a weight alone: MPT */
     bool bare_norms;       /* LayerNorm in fp32 without weights: OLMo 1 */
     bool scaled_heads;     /* q is multiplied by a number before it is split into heads: OPT */
     uint32_t spare_places; /* rows of learned positions that no token takes: OPT has 2 */

@@ -119,6 +119,10 @@ static const struct {
     [TDM_ROLE_SHORT_OUT] = {"conv.out_proj.weight", SIDE_HIDDEN, SIDE_HIDDEN},
     [TDM_ROLE_XIELU_POSITIVE] = {"mlp.act_fn.alpha_p", SIDE_ONE, SIDE_ONE},
     [TDM_ROLE_XIELU_NEGATIVE] = {"mlp.act_fn.alpha_n", SIDE_ONE, SIDE_ONE},
+    [TDM_ROLE_EMBEDDING_NORM] = {"transformer.word_embeddings_layernorm.weight", SIDE_ONE,
+                                 SIDE_HIDDEN},
+    [TDM_ROLE_EMBEDDING_NORM_BIAS] = {"transformer.word_embeddings_layernorm.bias", SIDE_ONE,
+                                      SIDE_HIDDEN},
     [TDM_ROLE_POSITIONS] = {"transformer.wpe.weight", SIDE_POSITIONS, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
@@ -232,8 +236,11 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (model->bare_norms && (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM ||
                               role == TDM_ROLE_FINAL_NORM))
         return false;
+    const bool norm_biases = (model->parts & TDM_PART_LAYER_NORMS) != 0 && !model->unbiased_norms;
     if (unit == tdm_model_embedding_unit(model))
         return role == TDM_ROLE_EMBEDDING ||
+               ((role == TDM_ROLE_EMBEDDING_NORM || role == TDM_ROLE_EMBEDDING_NORM_BIAS) &&
+                model->embedding_norm) ||
                (role == TDM_ROLE_POSITIONS && (model->parts & TDM_PART_POSITIONS) != 0);
     if (role == TDM_ROLE_POSITIONS)
         return false;
@@ -241,7 +248,7 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return false;
     if (unit == tdm_model_head_unit(model))
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
-               (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
+               (role == TDM_ROLE_FINAL_NORM_BIAS && norm_biases) ||
                (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0 &&
                 model->labels == 0);
     if (role == TDM_ROLE_XIELU_POSITIVE || role == TDM_ROLE_XIELU_NEGATIVE)
@@ -298,15 +305,15 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (role == TDM_ROLE_FINAL_NORM_BIAS || role == TDM_ROLE_HEAD_BIAS)
         return false;
     if (role == TDM_ROLE_ATTENTION_NORM_BIAS)
-        return (model->parts & TDM_PART_LAYER_NORMS) != 0;
+        return norm_biases;
     if (role == TDM_ROLE_MLP_NORM_BIAS)
-        return (model->parts & TDM_PART_LAYER_NORMS) != 0 && !one_norm;
+        return norm_biases && !one_norm;
     if (role == TDM_ROLE_MLP_NORM && one_norm)
         return false;
     if (role == TDM_ROLE_QKV_BIAS)
         return joint_qkv && (biases || kind->qkv_bias);
     if (role == TDM_ROLE_O_BIAS || role == TDM_ROLE_UP_BIAS || role == TDM_ROLE_DOWN_BIAS)
-        return biases;
+        return biases || (model->mlp_biases && role != TDM_ROLE_O_BIAS);
     if (role == TDM_ROLE_GATE && (model->parts & TDM_PART_PLAIN_MLP) != 0)
         return false;
     bool joint_gate_up = model->parts & TDM_PART_JOINT_GATE_UP;
@@ -482,6 +489,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & TDM_PART_MULTIPLIERS, "multipliers"},
                  {model->parts & TDM_PART_MEAN_NORMS, "LayerNorm without a bias"},
                  {model->parts & TDM_PART_POSITIONS, "learned positions"},
+                 {model->own_scores > TDM_SCORES_GPTJ, "ALiBi"},
                  {model->base.kind != TDM_BASE_WHOLE, "quantized weights"},
                  {model->parts & TDM_PART_SINKS, "sinks of attention"},
                  {tdm_model_other_mixer(model) != NULL, tdm_model_other_mixer(model)},

@@ -211,6 +211,8 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
 static uint64_t rope_bytes(const struct tdm_model *model)
 {
     uint64_t table = model->max_context * model->rotary_dim * BF16_BYTES;
+    if ((model->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) != 0)
+        return 0;
     uint64_t factor = model->rope.kind == TDM_ROPE_LINEAR ? (uint64_t)model->rope.factor : 1;
     return table * factor + ((model->parts & TDM_PART_TWO_ROPES) ? table : 0);
 }

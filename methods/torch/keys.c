@@ -498,10 +498,16 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* Does transformers take scores in memory if nothing is said? */
+static bool takes_eager(const struct tdm_model *model)
+{
+    return (model->parts & TDM_PART_SINKS) != 0 || model->own_scores != TDM_SCORES_COMMON;
+}
+
 static const char *settled_attention(const struct tdm_key_case *c, char *text)
 {
     (void)text;
-    return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
+    return takes_eager(c->model) ? "eager" : "sdpa";
 }
 
 static const char *settled_logits(const struct tdm_key_case *c, char *text)
@@ -531,7 +537,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_inputs}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
-     "is said sdpa, but eager where attention has sinks",
+     "is said sdpa, but eager where attention has sinks, and of GPT-J, BLOOM and MPT",
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
@@ -879,7 +885,8 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
             model->layer_kinds[i].window > 0 && torch->tokens >= model->layer_kinds[i].window;
     const char *what =
         (model->parts & ~parts) != 0 || model->experts.count > 0 || model->head_norms ||
-                model->whole_qk_norm || model->attention_softcap > 0 || model->logits_softcap > 0
+                model->own_scores != TDM_SCORES_COMMON || model->whole_qk_norm ||
+                model->attention_softcap > 0 || model->logits_softcap > 0
             ? model->architecture
         : windows                                                    ? "a window of attention"
         : torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_LORA ? "peft_type"
@@ -994,6 +1001,34 @@ static enum tdm_status check_checkpoints(const struct tdm_model *model,
     return tdm_hint(err, "--set checkpointing=on, of whole layers");
 }
 
+/* GPT-J, BLOOM and MPT: scores in memory are all that transformers has, or that is modelled. */
+static enum tdm_status check_own_scores(const struct tdm_model *model,
+                                        const struct tdm_method_settings *settings,
+                                        struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const char *what = torch->context.divider != NULL         ? "divided sequences"
+                       : torch->context.chunk_tokens > 0      ? "sequences in chunks"
+                       : torch->shifted                       ? "attention in groups"
+                       : tdm_tensor_ranks(torch) > 1          ? "tensor-parallel ranks"
+                       : torch->compile != TDM_COMPILE_NO     ? "compile"
+                       : torch->liger != 0                    ? "liger"
+                       : torch->use_cache                     ? "use_cache"
+                       : tdm_adapter_prefix_tokens(torch) > 0 ? "PREFIX_TUNING"
+                                                              : NULL;
+    if (model->own_scores == TDM_SCORES_COMMON)
+        return TDM_OK;
+    if (torch->attention != TDM_TORCH_EAGER && torch->attention != TDM_TORCH_MATERIALIZED &&
+        what == NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set attention: attention of %s with scores in memory alone is modelled: "
+                        "eager",
+                        model->architecture);
+    return what == NULL ? TDM_OK
+                        : tdm_fail(err, TDM_USAGE, "method %s: %s with %s is not modelled",
+                                   settings->method->name, model->architecture, what);
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -1041,8 +1076,11 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         return tdm_fail(err, TDM_USAGE,
                         "method %s: sinks of attention, which %s has, are not modelled",
                         settings->method->name, model->architecture);
-    if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
+    if (takes_eager(model) && torch->attention == TDM_TORCH_SDPA)
         settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
+    status = check_own_scores(model, settings, err);
+    if (status != TDM_OK)
+        return status;
     settings->torch.fsdp.gathers_float8 &=
         torch->float8 == TDM_FLOAT8_TENSORWISE && torch->wrapper == &tdm_fsdp_wrapper;
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)

@@ -75,6 +75,12 @@ static const struct {
     {"apertus-70b", UINT64_C(70599864480)},
     {"apertus-8b", UINT64_C(8053338176)},
     {"aya-expanse-8b", UINT64_C(8028033024)},
+    {"bloom-176b", UINT64_C(176247271424)},
+    {"bloom-1b1", UINT64_C(1065314304)},
+    {"bloom-1b7", UINT64_C(1722408960)},
+    {"bloom-3b", UINT64_C(3002557440)},
+    {"bloom-560m", UINT64_C(559214592)},
+    {"bloom-7b1", UINT64_C(7069016064)},
     {"burst-14b", UINT64_C(13916984320)},
     {"burst-7b", UINT64_C(6738415616)},
     {"byte-100m", UINT64_C(99634176)},
@@ -123,6 +129,7 @@ static const struct {
     {"glm-4.5-air", UINT64_C(106852245504)},
     {"glm-4.6", UINT64_C(352797814784)},
     {"glm-4.7-flash", UINT64_C(29943390976)},
+    {"gpt-j-6b", UINT64_C(6050882784)},
     {"gpt-neox-20b", UINT64_C(20554567680)},
     {"gpt-oss-120b", UINT64_C(116829156672)},
     {"gpt-oss-20b", UINT64_C(20914757184)},
@@ -179,6 +186,8 @@ static const struct {
     {"mixtral-8x22b", UINT64_C(140630071296)},
     {"mixtral-8x7b", UINT64_C(46702792704)},
     {"moonlight-16b-a3b", UINT64_C(15960108544)},
+    {"mpt-30b", UINT64_C(29957200896)},
+    {"mpt-7b", UINT64_C(6649286656)},
     {"nemotron-h-8b", UINT64_C(8100852736)},
     {"nemotron-mini-4b", UINT64_C(4190509056)},
     {"nemotron-nano-9b-v2", UINT64_C(8888227328)},
@@ -771,9 +780,9 @@ static void test_broken(void **state)
     static const struct {
         const char *changes, *message;
     } cases[] = {
-        {"{\"architectures\": [\"GPTJForCausalLM\"]}",
-         "\"architectures\" names \"GPTJForCausalLM\", which is not known; the nearest that is known "
-         "is PhiForCausalLM"},
+        {"{\"architectures\": [\"GPTNeoForCausalLM\"]}",
+         "\"architectures\" names \"GPTNeoForCausalLM\", which is not known; the nearest that is known "
+         "is GPT2LMHeadModel"},
         {"{\"architectures\": [\"Llama5ForCausalLM\"]}",
          "nearest that is known is LlamaForCausalLM"},
         {"{\"architectures\": [\"Qwen3OmniForConditionalGeneration\"]}",
@@ -1027,8 +1036,12 @@ static void test_other_names(void **state)
         {"internlm/internlm2_5-7b-chat", "internlm2.5-7b"},
         {"internlm/internlm3-8b-instruct", "internlm3-8b"},
         {"Qwen/Qwen-1_8B-Chat", "qwen-1.8b"},
+        {"bigscience/bloom", "bloom-176b"},
+        {"bigscience/bloomz-7b1", "bloom-7b1"},
+        {"mosaicml/mpt-7b-instruct", "mpt-7b"},
+        {"EleutherAI/gpt-j-6b", "gpt-j-6b"},
     };
-    static const char *const none[] = {"qwen2.5-8b",   "bigscience/bloom-7b1",
+    static const char *const none[] = {"qwen2.5-8b",   "EleutherAI/gpt-neo-2.7B",
                                        "mistral-7b",   "mistralai/Ministral-3B-2410",
                                        "./Qwen2.5-7B", "Qwen/Qwen-32B"};
     struct tdm_model *model = NULL;
@@ -1042,9 +1055,9 @@ static void test_other_names(void **state)
     }
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
         assert_int_equal(tdm_model_load(none[i], &model, &err), TDM_INPUT);
-    assert_int_equal(tdm_model_load("bigscience/bloom-7b1", &model, &err), TDM_INPUT);
-    assert_string_equal(err.hint, "BLOOM is not known: ALiBi in place of rotation; of the families "
-                                  "that are, pythia-6.9b is nearest");
+    assert_int_equal(tdm_model_load("EleutherAI/gpt-neo-2.7B", &model, &err), TDM_INPUT);
+    assert_string_equal(err.hint, "GPT-Neo is not known: windows and unscaled scores; of the "
+                                  "families that are, gpt2-xl is nearest");
     assert_int_equal(tdm_model_load("allenai/OLMo-7B-0724-hf", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "may be clipped");
     assert_int_equal(tdm_model_load("mistralai/Mistral-Small-Instruct-2409", &model, &err),
