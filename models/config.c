@@ -228,6 +228,13 @@ static const struct architecture architectures[] = {
     {"Qwen3NextForCausalLM", "qwen3_next", 32768, 256, false, true, WINDOWS_NONE,
      PART_EXPERTS | PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION,
      TDM_FAMILY_QWEN3_NEXT},
+    {"Qwen3_5ForCausalLM", "qwen3_5_text", 32768, 256, false, true, WINDOWS_NONE,
+     PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION | PART_TEXT_ALONE,
+     TDM_FAMILY_QWEN3_5},
+    {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 32768, 256, false, true, WINDOWS_NONE,
+     PART_EXPERTS | PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION |
+         PART_TEXT_ALONE,
+     TDM_FAMILY_QWEN3_5_MOE},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN3_MOE},
     {"SeedOssForCausalLM", "seed_oss", 524288, 128, false, false, WINDOWS_NONE,
@@ -239,6 +246,12 @@ static const struct architecture architectures[] = {
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
      PART_NO_ROPE | PART_TIED, TDM_FAMILY_DENSE},
 };
+
+static bool has_deltas(const struct architecture *architecture)
+{
+    return architecture->family >= TDM_FAMILY_QWEN3_NEXT &&
+           architecture->family <= TDM_FAMILY_QWEN3_5_MOE;
+}
 
 static enum tdm_mixers mixers_of(const struct architecture *architecture)
 {
@@ -743,7 +756,7 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         read_rope_layers(reader, model);
     if (architecture->family == TDM_FAMILY_LLAMA4)
         read_attention_chunks(reader, model);
-    else if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
+    else if (has_deltas(architecture))
         tdm_delta_read_layers(reader, model);
     else if (mixers_of(architecture) != TDM_MIXERS_ATTENTION)
         tdm_mixers_read_layers(reader, mixers_of(architecture), model);
@@ -947,7 +960,7 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     tdm_experts_read(reader, architecture->family, model);
     if ((parts & PART_LATENT) != 0)
         tdm_latent_read(reader, model);
-    if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
+    if (has_deltas(architecture))
         tdm_delta_read(reader, model);
 }
 
@@ -957,6 +970,7 @@ static const char *width_key(struct tdm_json_reader *reader,
 {
     return architecture->family == TDM_FAMILY_LLAMA4           ? "intermediate_size_mlp"
            : architecture->family == TDM_FAMILY_GRANITE_HYBRID ? "shared_intermediate_size"
+           : architecture->family == TDM_FAMILY_QWEN3_5_MOE    ? "moe_intermediate_size"
            : (architecture->parts & PART_OPT) != 0             ? "ffn_dim"
            : (architecture->parts & PART_LFM2) != 0 && tdm_json_has(reader, "block_ff_dim")
                ? "block_ff_dim"
@@ -1026,7 +1040,7 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     return tdm_json_status(reader);
 }
 
-#define FLAT_NAMES 11u /* from here on, configs of older versions have both at once */
+#define FLAT_NAMES 13u /* from here on, configs of older versions have both at once */
 
 /* A model of text and pictures whose config has that of the text in "text_config". */
 static bool has_text_config(const struct tdm_json_reader *reader)
@@ -1037,7 +1051,8 @@ static bool has_text_config(const struct tdm_json_reader *reader)
         "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",        "Qwen3VLMoeForConditionalGeneration",
-        "SmolVLMForConditionalGeneration",        "Qwen2VLForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",     "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration"};
     const char *name =
         json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));

@@ -194,10 +194,12 @@ enum tdm_role {
     TDM_ROLE_DELTA_TIME,           /* [value heads] */
     TDM_ROLE_DELTA_DECAY,          /* [value heads] */
     TDM_ROLE_DELTA_KERNEL,         /* [q, k and v, kernel], a matrix */
-    TDM_ROLE_DELTA_QKVZ,           /* [q, k, v and gate, hidden] */
-    TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden] */
+    TDM_ROLE_DELTA_QKVZ,           /* [q, k, v and gate, hidden]; if apart without the gate */
+    TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden]; if apart half of it */
     TDM_ROLE_DELTA_NORM,           /* [value dim] */
     TDM_ROLE_DELTA_OUT,            /* [hidden, values] */
+    TDM_ROLE_DELTA_Z,              /* [values, hidden], if apart */
+    TDM_ROLE_DELTA_A,              /* [value heads, hidden], if apart */
     TDM_ROLE_MAMBA_TIME,           /* [heads] */
     TDM_ROLE_MAMBA_DECAY,          /* [heads] */
     TDM_ROLE_MAMBA_SKIP,           /* [heads] */
@@ -270,6 +272,7 @@ struct tdm_unit {
  * `kernel` tokens. value_heads 0: none. */
 struct tdm_delta {
     uint32_t key_heads, value_heads, key_dim, value_dim, kernel;
+    bool apart; /* q, k and v, the gate, and both numbers of a head are four products: Qwen3.5 */
 };
 
 /* Mamba-2: x and its gate of heads * head_dim, B and C of groups * state, convolved over `kernel`

@@ -106,6 +106,8 @@ static const struct {
     [TDM_ROLE_DELTA_BA] = {"linear_attn.in_proj_ba.weight", SIDE_DELTA_BA, SIDE_HIDDEN},
     [TDM_ROLE_DELTA_NORM] = {"linear_attn.norm.weight", SIDE_ONE, SIDE_DELTA_VALUE_DIM},
     [TDM_ROLE_DELTA_OUT] = {"linear_attn.out_proj.weight", SIDE_HIDDEN, SIDE_DELTA_VALUES},
+    [TDM_ROLE_DELTA_Z] = {"linear_attn.in_proj_z.weight", SIDE_DELTA_VALUES, SIDE_HIDDEN},
+    [TDM_ROLE_DELTA_A] = {"linear_attn.in_proj_a.weight", SIDE_DELTA_HEADS, SIDE_HIDDEN},
     [TDM_ROLE_MAMBA_TIME] = {"mamba.dt_bias", SIDE_ONE, SIDE_MAMBA_HEADS},
     [TDM_ROLE_MAMBA_DECAY] = {"mamba.A_log", SIDE_ONE, SIDE_MAMBA_HEADS},
     [TDM_ROLE_MAMBA_SKIP] = {"mamba.D", SIDE_ONE, SIDE_MAMBA_HEADS},
@@ -190,9 +192,9 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     case SIDE_DELTA_KERNEL:
         return delta->kernel;
     case SIDE_DELTA_QKVZ:
-        return 2 * keys + 2 * values;
+        return 2 * keys + (delta->apart ? 1 : 2) * values;
     case SIDE_DELTA_BA:
-        return UINT64_C(2) * delta->value_heads;
+        return (delta->apart ? UINT64_C(1) : 2) * delta->value_heads;
     case SIDE_DELTA_VALUE_DIM:
         return delta->value_dim;
     case SIDE_DELTA_VALUES:
@@ -269,6 +271,8 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (role == TDM_ROLE_DOWN && kind->experts && model->experts.beside)
         return true;
     const bool delta = model->layer_kinds[unit].delta;
+    if (role == TDM_ROLE_DELTA_Z || role == TDM_ROLE_DELTA_A)
+        return delta && model->delta.apart;
     if (role >= TDM_ROLE_DELTA_TIME && role <= TDM_ROLE_DELTA_OUT)
         return delta;
     if (delta && (role == TDM_ROLE_Q || role == TDM_ROLE_K || role == TDM_ROLE_V ||
@@ -522,6 +526,10 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
     const char *name = shapes[tensor->role].name;
     if (model->labels > 0 && tensor->role == TDM_ROLE_HEAD)
         name = "score.weight";
+    if (model->delta.apart && tensor->role == TDM_ROLE_DELTA_QKVZ)
+        name = "linear_attn.in_proj_qkv.weight";
+    if (model->delta.apart && tensor->role == TDM_ROLE_DELTA_BA)
+        name = "linear_attn.in_proj_b.weight";
     if (model->parts & TDM_PART_TURNED_NORM) {
         if (tensor->role == TDM_ROLE_Q_NORM)
             name = "self_attn.query_layernorm.weight";

@@ -17,6 +17,8 @@ enum {
     DELTA_BA,
     DELTA_NORM,
     DELTA_OUT,
+    DELTA_Z,
+    DELTA_A,
     DELTA_WEIGHTS
 };
 
