@@ -45,6 +45,7 @@ libtidemark_a_SOURCES += \
 	methods/serving/parts.h \
 	methods/serving/profile.c \
 	methods/serving/serving.c methods/serving/sglang.c methods/serving/serving.h \
+	methods/serving/states.c \
 	methods/serving/weights.c
 
 # PyTorch: its allocator, Hugging Face's models, DDP and FSDP.

@@ -1024,6 +1024,9 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
     model->tied =
         tdm_json_bool_or(reader, "tie_word_embeddings", (architecture->parts & PART_TIED) != 0);
+    model->wide_states =
+        strcmp(tdm_json_string_or(reader, "mamba_ssm_dtype", "auto"), "float32") == 0 ||
+        strcmp(tdm_json_string_or(reader, "mamba_ssm_cache_dtype", "auto"), "float32") == 0;
     read_parts(reader, architecture, model);
     if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
         return tdm_json_status(reader);

@@ -351,6 +351,7 @@ struct tdm_model {
     struct tdm_latent latent;
     struct tdm_delta delta;
     struct tdm_mamba mamba;
+    bool wide_states;      /* states of served sequences are fp32, as the config says */
     uint32_t short_kernel; /* of short convolutions; 0: none */
     struct tdm_base_weights base;
     struct tdm_vision vision; /* counted by methods whose GPUs have whole models */

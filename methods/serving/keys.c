@@ -183,6 +183,11 @@ static bool has_chunks(const struct tdm_key_case *c)
     return has_windows(c) && c->settings->serving.chunk_tokens > 0;
 }
 
+static bool has_states(const struct tdm_key_case *c)
+{
+    return tdm_serving_has_states(c->model);
+}
+
 static bool has_eviction(const struct tdm_key_case *c)
 {
     return c->settings->serving.eviction != TDM_EVICT_NONE;
@@ -280,6 +285,8 @@ static const struct tdm_key_need needs_scales = {
     "without kv_cache_dtype=int8, int4 or nvfp4, which have scales", scales_groups};
 static const struct tdm_key_need needs_windows = {
     "with version below 0.8, which kept all tokens of a window's layers", has_windows};
+static const struct tdm_key_need needs_states = {
+    "of models whose layers have no states, as those of Mamba-2 and gated DeltaNets", has_states};
 static const struct tdm_key_need needs_chunks = {"without attention_chunk_size", has_chunks};
 static const struct tdm_key_need needs_eviction = {"without kv_eviction", has_eviction};
 static const struct tdm_key_need needs_sinks = {"without kv_eviction=streaming", has_sinks};
@@ -322,6 +329,12 @@ const struct tdm_method_key tdm_keys_serving[] = {
      tdm_key_read_count, FIELD(full_every), .most = 1024, .needs = {&needs_chunks}},
     {"disable_hybrid_kv_cache_manager", "no|yes", "no", "yes: layers with windows keep all tokens",
      tdm_key_read_switch, FIELD(one_group), .needs = {&needs_windows}},
+    {"mamba_ssm_cache_dtype", "auto|bfloat16|float32", "auto",
+     "states of Mamba-2 and of gated DeltaNets; auto: as the config says, else bf16",
+     tdm_key_read_choice, FIELD(state_dtype), .needs = {&needs_states}},
+    {"enable_prefix_caching", "auto|no|yes", "auto",
+     "yes: a sequence has two pages of states, not one; auto: yes from 0.21 on",
+     tdm_key_read_choice, FIELD(prefix_caching), .needs = {&needs_states}},
     {"kv_eviction", "none|streaming|h2o|snapkv", "none",
      "tokens that are dropped: StreamingLLM, H2O, SnapKV", tdm_key_read_choice, FIELD(eviction)},
     {"kv_budget", "N", "2048", "tokens that eviction keeps of a sequence, or of its prompt",
@@ -441,6 +454,9 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
         return tdm_hint(err, "leave that setting out");
     }
     status = check_ranks(model, settings, err);
+    if (status == TDM_OK)
+        status = tdm_serving_settle_states(model, &settings->serving,
+                                           tdm_serving_token_bytes(model, s), err);
     if (status != TDM_OK)
         return status;
     if (windowed && (divided || s->prefix_levels > 0 || s->eviction != TDM_EVICT_NONE)) {
@@ -527,6 +543,9 @@ static const char *assumption(const struct tdm_model *model,
                      "--set other_weights=SIZE"
                    : "vLLM loads the vision tower of this model too, about 0.8 GiB that are not "
                      "counted: --set other_weights=0.8G";
+    if (tdm_serving_has_states(model))
+        return "states beside K and V, whose pages are as vLLM's sources have them; block sizes of "
+               "published logs are met";
     if (model->latent.kv_rank > 0)
         return "latent keys and values as vLLM's sources have them; compared with one log, of "
                "DeepSeek V2 Lite";

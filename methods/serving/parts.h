@@ -70,7 +70,27 @@ void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine 
                         const struct tdm_serving *serving, uint64_t context,
                         struct tdm_serving_answer *answer);
 
+/* ---- states.c ---- */
+
+/* Does a layer have states beside K and V, or in their place? Does any? */
+bool tdm_serving_has_state(const struct tdm_layer_kind *kind);
+bool tdm_serving_has_states(const struct tdm_model *model);
+
+/* Pages of states of a sequence in each group of such layers. */
+uint64_t tdm_serving_state_pages(const struct tdm_serving *serving);
+
+/* Bytes that the mixer of such a layer makes of a token in the profile run. */
+uint64_t tdm_serving_mixer_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
+
+/* Raises block_tokens so that a page of K and V of a layer, whose token has token_bytes, has room
+ * for the states of one. TDM_USAGE: they are not modelled with a setting. */
+enum tdm_status tdm_serving_settle_states(const struct tdm_model *model, struct tdm_serving *s,
+                                          uint64_t token_bytes, struct tdm_error *err);
+
 /* ---- cache.c ---- */
+
+/* Bytes of K and V of a token in one layer of a rank. */
+uint64_t tdm_serving_token_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
 
 /* Groups of layers whose blocks are counted alike. */
 uint32_t tdm_serving_groups(const struct tdm_model *model, const struct tdm_serving *serving);

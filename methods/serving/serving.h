@@ -63,6 +63,9 @@ enum tdm_serving_weights {
     TDM_SERVED_INT4_EXPERTS, /* the same in integers, as Kimi K2 Thinking is */
 };
 
+/* What states of layers are stored in; auto: as the config says, else bf16. */
+enum tdm_state_dtype { TDM_STATES_AUTO, TDM_STATES_BF16, TDM_STATES_FP32 };
+
 #define TDM_PREFIX_LEVELS 8u
 
 /* Settings, from the keys of methods/serving/keys.c and, of SGLang, sglang.c. */
@@ -81,7 +84,9 @@ struct tdm_serving {
     uint64_t sliding_window; /* of every layer; TDM_AUTO: as the model has it */
     uint64_t chunk_tokens;   /* of chunked attention; 0: none */
     uint64_t full_every;     /* with chunks: of so many layers the last one sees all */
-    bool one_group;          /* layers with windows keep all tokens */
+    enum tdm_state_dtype state_dtype;
+    enum tdm_serving_choice prefix_caching; /* of states: a page more */
+    bool one_group;                         /* layers with windows keep all tokens */
     enum tdm_kv_eviction eviction;
     uint64_t budget_tokens, sink_tokens, prompt_tokens; /* of eviction */
     struct {

@@ -54,6 +54,13 @@ static bool is_projection(enum tdm_role role)
     case TDM_ROLE_SHARED_GATE:
     case TDM_ROLE_SHARED_UP:
     case TDM_ROLE_SHARED_DOWN:
+    case TDM_ROLE_MAMBA_IN:
+    case TDM_ROLE_MAMBA_OUT:
+    case TDM_ROLE_DELTA_QKVZ:
+    case TDM_ROLE_DELTA_Z:
+    case TDM_ROLE_DELTA_OUT:
+    case TDM_ROLE_SHORT_IN:
+    case TDM_ROLE_SHORT_OUT:
         return true;
     default:
         return false;
@@ -65,6 +72,15 @@ static bool is_projection(enum tdm_role role)
 static bool is_whole(enum tdm_role role)
 {
     return role == TDM_ROLE_Q_LATENT || role == TDM_ROLE_KV_LATENT;
+}
+
+/* What belongs to heads of Mamba-2 and of gated DeltaNets, or to columns that are convolved. */
+static bool is_of_mixer(enum tdm_role role)
+{
+    return (role >= TDM_ROLE_MAMBA_TIME && role <= TDM_ROLE_MAMBA_NORM) ||
+           role == TDM_ROLE_DELTA_TIME || role == TDM_ROLE_DELTA_DECAY ||
+           role == TDM_ROLE_DELTA_KERNEL || role == TDM_ROLE_DELTA_BA || role == TDM_ROLE_DELTA_A ||
+           role == TDM_ROLE_SHORT_KERNEL;
 }
 
 static bool is_key_or_value(enum tdm_role role)
@@ -86,7 +102,8 @@ static uint64_t elements_of(const struct tdm_model *model, const struct tdm_serv
         uint64_t heads = model->query_heads / ranks + 2 * tdm_serving_kv_heads(model, serving);
         return heads * model->head_dim * tensor->columns;
     }
-    if ((is_projection(tensor->role) && !is_whole(tensor->role)) || tensor->role == TDM_ROLE_Q_BIAS)
+    if ((is_projection(tensor->role) && !is_whole(tensor->role)) || is_of_mixer(tensor->role) ||
+        tensor->role == TDM_ROLE_Q_BIAS)
         return tensor->elements / ranks;
     return tensor->elements;
 }
