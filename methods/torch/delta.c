@@ -308,7 +308,10 @@ struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_to
         rule[i] = tdm_replace(m, rule[i], tdm_repeat(m, rule[i], groups));
     struct tdm_eager_value *made = delta_rule(m, rule, d->value_heads);
     tdm_label(m, "linear_attn.norm");
+    const uint32_t norm = layer->delta[DELTA_NORM]->module;
+    made = tdm_replace(m, made, tdm_module_enter(t, norm, made));
     made = tdm_replace(m, made, gated_norm(m, made, in.gate, layer->delta[DELTA_NORM]));
+    made = tdm_module_leave(t, norm, made);
     struct tdm_eager_value *merged = tdm_reshape(m, made, tokens, values);
     tdm_drop(m, made);
     tdm_label(m, "linear_attn.out_proj");

@@ -815,7 +815,7 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                         method, model->architecture);
     if (mixer == NULL)
         return TDM_OK;
-    if (torch->context.divider != NULL || torch->wrapper->enter_module != NULL)
+    if (torch->context.divider != NULL)
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled", method,
                         mixer, model->architecture);
     if (torch->use_cache || torch->compile != TDM_COMPILE_NO)
@@ -1113,6 +1113,10 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return of_wrapper;
     if (tdm_adapter_prefix_tokens(&settings->torch) > 0)
         return TDM_NOT_MEASURED "PREFIX_TUNING, as read in peft and transformers";
+    if (tdm_model_other_mixer(model) != NULL && wrapper->enter_module != NULL)
+        return TDM_NOT_MEASURED
+            "mixers under ZeRO-3, whose kernels read weights of modules that are "
+            "not called, so these are gathered with the mixer";
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->mamba.heads > 0)

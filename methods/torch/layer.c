@@ -514,22 +514,37 @@ static struct tdm_eager_value *run_parallel_layer(struct tdm_eager *m, const voi
     return y;
 }
 
+/* What a layer has in place of attention or beside it. Nemotron-H alone gives it the hidden states
+ * as a positional argument. */
+static struct tdm_eager_value *run_mixer(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         uint32_t number, struct tdm_eager_value *x)
+{
+    const struct torch_layer *layer = &t->layers[number];
+    const uint32_t module = tdm_layer_module(number, TDM_MODULE_MIXER);
+    const bool positional = (t->config->parts & TDM_PART_ONE_MIXER) != 0;
+    struct tdm_eager_value *given = tdm_module_enter(t, module, positional ? x : NULL),
+                           *input = positional ? given : tdm_take(x);
+    struct tdm_eager_value *y =
+        layer->delta[DELTA_OUT] != NULL        ? tdm_torch_delta(m, t, layer, input)
+        : layer->short_conv[SHORT_OUT] != NULL ? tdm_torch_short_conv(m, t, layer, input)
+                                               : tdm_torch_mamba(m, t, layer, input);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, module, y);
+}
+
 /* Attention, or what the layer has in its place or beside it. */
 static struct tdm_eager_value *mix(struct tdm_eager *m, const struct tdm_torch_model *t,
                                    uint32_t number, struct tdm_eager_value *x,
                                    struct tdm_eager_value **kept)
 {
     const struct torch_layer *layer = &t->layers[number];
-    if (layer->delta[DELTA_OUT] != NULL)
-        return tdm_torch_delta(m, t, layer, x);
-    if (layer->short_conv[SHORT_OUT] != NULL)
-        return tdm_torch_short_conv(m, t, layer, x);
-    if (layer->mamba[MAMBA_OUT] == NULL)
+    if (layer->delta[DELTA_OUT] == NULL && layer->short_conv[SHORT_OUT] == NULL &&
+        layer->mamba[MAMBA_OUT] == NULL)
         return attend(m, t, number, x, kept);
-    struct tdm_eager_value *scanned = tdm_torch_mamba(m, t, layer, x);
-    if (t->config->layer_kinds[number].no_attention)
+    struct tdm_eager_value *scanned = run_mixer(m, t, number, x);
+    if ((t->config->parts & TDM_PART_FALCON_H1) == 0)
         return scanned;
-    scanned = tdm_replace(m, scanned, tdm_mul_number(m, scanned)); /* Falcon-H1 */
+    scanned = tdm_replace(m, scanned, tdm_mul_number(m, scanned));
     struct tdm_eager_value *input = tdm_mul_number(m, x);
     struct tdm_eager_value *attended = attend(m, t, number, input, kept);
     tdm_drop(m, input);

@@ -117,6 +117,19 @@ static uint32_t module_of(const struct tdm_torch_model *t, uint32_t unit, enum t
     case TDM_ROLE_SHARED_DOWN:
     case TDM_ROLE_SHARED_EXPERT_GATE:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
+    case TDM_ROLE_DELTA_TIME:
+    case TDM_ROLE_DELTA_DECAY:
+    case TDM_ROLE_MAMBA_TIME:
+    case TDM_ROLE_MAMBA_DECAY:
+    case TDM_ROLE_MAMBA_SKIP:
+    /* The mixer's kernels read these of modules that are not called. */
+    case TDM_ROLE_DELTA_KERNEL:
+    case TDM_ROLE_MAMBA_KERNEL:
+    case TDM_ROLE_MAMBA_KERNEL_BIAS:
+    case TDM_ROLE_MAMBA_NORM:
+    case TDM_ROLE_MAMBA_OUT:
+    case TDM_ROLE_SHORT_KERNEL:
+        return tdm_layer_module(unit, TDM_MODULE_MIXER);
     case TDM_ROLE_FINAL_NORM_BIAS:
         return TDM_MODULE_NORM;
     case TDM_ROLE_HEAD_BIAS:
