@@ -20,6 +20,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/afm-4.5b.json \
 	models/configs/apertus-70b.json \
 	models/configs/apertus-8b.json \
+	models/configs/aya-expanse-32b.json \
 	models/configs/aya-expanse-8b.json \
 	models/configs/bloom-176b.json \
 	models/configs/bloom-1b1.json \
@@ -37,6 +38,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/codellama-7b.json \
 	models/configs/codeqwen1.5-7b.json \
 	models/configs/codestral-22b.json \
+	models/configs/command-a.json \
 	models/configs/command-r-plus.json \
 	models/configs/command-r-v01.json \
 	models/configs/command-r7b.json \
@@ -47,6 +49,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v3.json \
+	models/configs/dots.llm1.json \
 	models/configs/ernie-4.5-0.3b.json \
 	models/configs/ernie-4.5-21b-a3b.json \
 	models/configs/exaone-4.0-1.2b.json \
@@ -102,6 +105,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/kimi-k2-0905.json \
 	models/configs/kimi-k2-thinking.json \
 	models/configs/lfm2-1.2b.json \
+	models/configs/lfm2-2.6b.json \
 	models/configs/lfm2-350m.json \
 	models/configs/lfm2-700m.json \
 	models/configs/lfm2-8b-a1b.json \
@@ -136,6 +140,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mpt-7b.json \
 	models/configs/nemotron-h-8b.json \
 	models/configs/nemotron-mini-4b.json \
+	models/configs/nemotron-nano-12b-v2.json \
 	models/configs/nemotron-nano-9b-v2.json \
 	models/configs/olmo-1b.json \
 	models/configs/olmo-2-13b.json \

@@ -74,6 +74,7 @@ static const struct {
     {"afm-4.5b", UINT64_C(4619184640)},
     {"apertus-70b", UINT64_C(70599864480)},
     {"apertus-8b", UINT64_C(8053338176)},
+    {"aya-expanse-32b", UINT64_C(32296476672)},
     {"aya-expanse-8b", UINT64_C(8028033024)},
     {"bloom-176b", UINT64_C(176247271424)},
     {"bloom-1b1", UINT64_C(1065314304)},
@@ -91,6 +92,7 @@ static const struct {
     {"codellama-7b", UINT64_C(6738546688)},
     {"codeqwen1.5-7b", UINT64_C(7250284544)},
     {"codestral-22b", UINT64_C(22247282688)},
+    {"command-a", UINT64_C(111057580032)},
     {"command-r-plus", UINT64_C(103810674688)},
     {"command-r-v01", UINT64_C(34980831232)},
     {"command-r7b", UINT64_C(8028033024)},
@@ -101,6 +103,7 @@ static const struct {
     {"deepseek-v2", UINT64_C(235741434880)},
     {"deepseek-v2-lite", UINT64_C(15706484224)},
     {"deepseek-v3", UINT64_C(671026404352)},
+    {"dots.llm1", UINT64_C(142774373888)},
     {"ernie-4.5-0.3b", UINT64_C(360748032)},
     {"ernie-4.5-21b-a3b", UINT64_C(21825437888)},
     {"exaone-4.0-1.2b", UINT64_C(1279391488)},
@@ -156,6 +159,7 @@ static const struct {
     {"kimi-k2-0905", UINT64_C(1026408209408)},
     {"kimi-k2-thinking", UINT64_C(1026408209408)},
     {"lfm2-1.2b", UINT64_C(1170340608)},
+    {"lfm2-2.6b", UINT64_C(2569272320)},
     {"lfm2-350m", UINT64_C(354483968)},
     {"lfm2-700m", UINT64_C(742489344)},
     {"lfm2-8b-a1b", UINT64_C(8339929856)},
@@ -190,6 +194,7 @@ static const struct {
     {"mpt-7b", UINT64_C(6649286656)},
     {"nemotron-h-8b", UINT64_C(8100852736)},
     {"nemotron-mini-4b", UINT64_C(4190509056)},
+    {"nemotron-nano-12b-v2", UINT64_C(12310001152)},
     {"nemotron-nano-9b-v2", UINT64_C(8888227328)},
     {"olmo-1b", UINT64_C(1176764416)},
     {"olmo-2-13b", UINT64_C(13716198400)},
@@ -1037,6 +1042,9 @@ static void test_other_names(void **state)
         {"internlm/internlm3-8b-instruct", "internlm3-8b"},
         {"Qwen/Qwen-1_8B-Chat", "qwen-1.8b"},
         {"bigscience/bloom", "bloom-176b"},
+        {"nvidia/NVIDIA-Nemotron-Nano-12B-v2", "nemotron-nano-12b-v2"},
+        {"Qwen/Qwen3-Coder-Next", "qwen3-next-80b-a3b"},
+        {"CohereLabs/c4ai-command-a-03-2025", "command-a"},
         {"bigscience/bloomz-7b1", "bloom-7b1"},
         {"mosaicml/mpt-7b-instruct", "mpt-7b"},
         {"EleutherAI/gpt-j-6b", "gpt-j-6b"},
@@ -1063,6 +1071,10 @@ static void test_other_names(void **state)
     assert_int_equal(tdm_model_load("mistralai/Mistral-Small-Instruct-2409", &model, &err),
                      TDM_INPUT);
     assert_contains(err.hint, "codestral-22b is nearest");
+    assert_int_equal(tdm_model_load("ai21labs/AI21-Jamba-1.5-Mini", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "granite-4.0-h-tiny is nearest");
+    assert_int_equal(tdm_model_load("deepseek-ai/DeepSeek-V3.2", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "deepseek-v3 is nearest");
     assert_int_equal(tdm_model_load("mistral-small-2409", &model, &err), TDM_INPUT);
     assert_contains(err.hint, "codestral-22b is nearest");
     assert_int_equal(tdm_model_load("tiiuae/falcon-mamba-7b", &model, &err), TDM_INPUT);
