@@ -61,6 +61,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/compiled.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/delta.c \
+	methods/torch/normed_head.c \
 	methods/torch/own_scores.c \
 	methods/torch/experts.c \
 	methods/torch/experts_all.c \

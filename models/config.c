@@ -55,6 +55,7 @@ enum windows {
 #define PART_GPTJ OWN_PART(26)     /* options of GPT-J, whose fields are GPT-2's */
 #define PART_BLOOM OWN_PART(27)    /* names of BLOOM's fields */
 #define PART_MPT OWN_PART(28)      /* names of MPT's fields */
+#define PART_BAICHUAN OWN_PART(29)
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -85,6 +86,8 @@ static const struct architecture architectures[] = {
      TDM_PART_PLAIN_MLP | PART_XIELU, TDM_FAMILY_DENSE},
     {"ArceeForCausalLM", "arcee", 4096, 0, false, false, WINDOWS_NONE, TDM_PART_PLAIN_MLP,
      TDM_FAMILY_DENSE},
+    {"BaichuanForCausalLM", "baichuan", 4096, 0, false, false, WINDOWS_NONE,
+     TDM_PART_JOINT_QKV | PART_OWN_CODE | PART_BAICHUAN, TDM_FAMILY_DENSE},
     {"BloomForCausalLM", "bloom", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_JOINT_QKV |
          TDM_PART_NO_ANGLES | PART_TIED | PART_BLOOM,
@@ -532,7 +535,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
     static const char *const own_biases[] = {"bias", "qkv_bias"};
-    const bool joint = (architecture->parts & TDM_PART_JOINT_QKV) != 0; /* InternLM 2: true */
+    const bool joint = (architecture->parts & TDM_PART_JOINT_QKV) != 0 && /* InternLM 2: true */
+                       (architecture->parts & PART_BAICHUAN) == 0;
     for (size_t i = 0; i < sizeof(own_biases) / sizeof(own_biases[0]); i++)
         if ((architecture->parts & PART_OWN_CODE) != 0 &&
             tdm_json_bool_or(reader, own_biases[i], i == 0 && joint))
@@ -839,6 +843,19 @@ static void read_gptj(struct tdm_json_reader *reader, struct tdm_model *model)
     model->embedding_dropout = tdm_json_number_or(reader, "embd_pdrop", 0, 1, 0);
 }
 
+#define BAICHUAN_LAYERS 32u     /* of 7B; 13B has 40 */
+#define BAICHUAN_1_WORDS 64000u /* which has a plain head */
+
+static void read_baichuan(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    if (tdm_json_status(reader) == TDM_OK && model->layers > BAICHUAN_LAYERS)
+        tdm_json_fail(reader, "num_hidden_layers",
+                      "is %" PRIu32
+                      "; of Baichuan 7B is known, and not 13B, whose masks have ALiBi",
+                      model->layers);
+    model->normed_head = model->vocabulary != BAICHUAN_1_WORDS;
+}
+
 static void read_bloom(struct tdm_json_reader *reader, struct tdm_model *model)
 {
     static const char *const refused[] = {"apply_residual_connection_post_layernorm",
@@ -927,6 +944,8 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         read_gptj(reader, model);
     else if (is_gpt2(architecture))
         read_gpt2(reader, model);
+    if ((parts & PART_BAICHUAN) != 0)
+        read_baichuan(reader, model);
     if ((parts & PART_BLOOM) != 0)
         read_bloom(reader, model);
     if ((parts & PART_MPT) != 0)

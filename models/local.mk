@@ -22,6 +22,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/apertus-8b.json \
 	models/configs/aya-expanse-32b.json \
 	models/configs/aya-expanse-8b.json \
+	models/configs/baichuan2-7b.json \
 	models/configs/bloom-176b.json \
 	models/configs/bloom-1b1.json \
 	models/configs/bloom-1b7.json \

@@ -374,9 +374,10 @@ struct tdm_model {
     bool bare_norms;       /* LayerNorm in fp32 without weights: OLMo 1 */
     bool scaled_heads;     /* q is multiplied by a number before it is split into heads: OPT */
     uint32_t spare_places; /* rows of learned positions that no token takes: OPT has 2 */
-    bool own_code;         /* its repository's code, not transformers': InternLM 2 and 3 */
-    bool early_heads;      /* K and V of all query heads are made before rotation: Falcon 40B */
-    bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
+    bool normed_head;      /* rows of the head's weight are made of length 1: Baichuan 2 */
+    bool own_code;    /* its repository's code, not transformers': InternLM 2 and 3, Baichuan */
+    bool early_heads; /* K and V of all query heads are made before rotation: Falcon 40B */
+    bool two_norms;   /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */

@@ -402,8 +402,7 @@ static const struct {
     const char *start, *family, *nearest, *why;
 } foreign[] = {
     {"ai21-jamba", "Jamba", "granite-4.0-h-tiny", "Mamba-1"},
-    {"baichuan", "Baichuan", "llama-2-7b",
-     "its own code joins q, k and v, and norms the head's weight"},
+    {"baichuan", "Baichuan of 13B", "baichuan2-7b", "ALiBi in its masks"},
     {"chatglm", "ChatGLM", "glm-4-9b", "its own code"},
     {"dbrx", "DBRX", "mixtral-8x7b", "LayerNorm and joint q, k and v"},
     {"deepseek-moe", "DeepSeek 1", "qwen2-57b-a14b", "its own code"},

@@ -504,6 +504,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->dropout + model->attention_dropout + model->embedding_dropout > 0,
                   "dropout (which the config may set to 0)"},
                  {model->own_code, "code that is its repository's own"},
+                 {model->normed_head, "a head with normed weights"},
                  {model->labels > 0, "heads that score whole sequences"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;

@@ -286,7 +286,7 @@ static const struct tdm_key_need needs_scales = {
 static const struct tdm_key_need needs_windows = {
     "with version below 0.8, which kept all tokens of a window's layers", has_windows};
 static const struct tdm_key_need needs_states = {
-    "of models whose layers have no states, as those of Mamba-2 and gated DeltaNets", has_states};
+    "without layers that have states, as those of Mamba-2 and gated DeltaNets", has_states};
 static const struct tdm_key_need needs_chunks = {"without attention_chunk_size", has_chunks};
 static const struct tdm_key_need needs_eviction = {"without kv_eviction", has_eviction};
 static const struct tdm_key_need needs_sinks = {"without kv_eviction=streaming", has_sinks};

@@ -1001,6 +1001,28 @@ static enum tdm_status check_checkpoints(const struct tdm_model *model,
     return tdm_hint(err, "--set checkpointing=on, of whole layers");
 }
 
+/* Baichuan 2: losses that read the head's weight themselves do not know that it is normed. */
+static enum tdm_status check_normed_head(const struct tdm_model *model,
+                                         const struct tdm_method_settings *settings,
+                                         struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const char *what = torch->logits_tiles > 0                    ? "logits_tiles"
+                       : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
+                       : torch->code != TDM_CODE_TRANSFORMERS     ? "model_code"
+                       : torch->context.divider != NULL           ? "divided sequences"
+                       : torch->context.chunk_tokens > 0          ? "sequences in chunks"
+                       : tdm_tensor_ranks(torch) > 1              ? "tensor-parallel ranks"
+                       : torch->logits > TDM_LOGITS_BF16 && torch->logits != TDM_LOGITS_SCORE
+                           ? "logits in parts"
+                           : NULL;
+    return !model->normed_head || what == NULL
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE,
+                          "method %s: the normed head of %s with %s is not modelled",
+                          settings->method->name, model->architecture, what);
+}
+
 /* GPT-J, BLOOM and MPT: scores in memory are all that transformers has, or that is modelled. */
 static enum tdm_status check_own_scores(const struct tdm_model *model,
                                         const struct tdm_method_settings *settings,
@@ -1079,6 +1101,8 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
     if (takes_eager(model) && torch->attention == TDM_TORCH_SDPA)
         settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
     status = check_own_scores(model, settings, err);
+    if (status == TDM_OK)
+        status = check_normed_head(model, settings, err);
     if (status != TDM_OK)
         return status;
     settings->torch.fsdp.gathers_float8 &=

@@ -174,7 +174,12 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
                                          struct tdm_eager_value *bias, uint32_t module)
 {
     struct tdm_eager_value *input = tdm_module_enter(t, module, x);
-    struct tdm_eager_value *y = tdm_linear(m, input, weight, bias, false);
+    struct tdm_eager_value *factor = module == TDM_MODULE_HEAD && t->config->normed_head &&
+                                             t->settings.logits != TDM_LOGITS_SCORE
+                                         ? tdm_torch_normed_head(m, weight)
+                                         : tdm_take(weight);
+    struct tdm_eager_value *y = tdm_linear(m, input, factor, bias, false);
+    tdm_drop(m, factor);
     tdm_drop(m, input);
     return tdm_module_leave(t, module, y);
 }

@@ -345,6 +345,8 @@ enum { ATTENTION_HELD = 7 };
 void tdm_torch_latent_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                             struct tdm_eager_value *x, struct tdm_eager_value *qkv[3],
                             struct tdm_eager_value *held[ATTENTION_HELD]);
+/* Rows of a head's weight over their lengths, where the model has it so (normed_head.c). */
+struct tdm_eager_value *tdm_torch_normed_head(struct tdm_eager *m, struct tdm_eager_value *weight);
 /* The same of GPT-J, and the tables of angles that its layers have; ALiBi's, which takes the place
  * of cosines; attention of families that have their own; BLOOM's GELU (own_scores.c). */
 void tdm_torch_gptj_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,

@@ -76,6 +76,7 @@ static const struct {
     {"apertus-8b", UINT64_C(8053338176)},
     {"aya-expanse-32b", UINT64_C(32296476672)},
     {"aya-expanse-8b", UINT64_C(8028033024)},
+    {"baichuan2-7b", UINT64_C(7505973248)},
     {"bloom-176b", UINT64_C(176247271424)},
     {"bloom-1b1", UINT64_C(1065314304)},
     {"bloom-1b7", UINT64_C(1722408960)},
