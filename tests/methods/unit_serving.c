@@ -600,8 +600,8 @@ static void logs_are_met(void **state)
     "{\"quant_method\": \"compressed-tensors\", \"ignore\": [\"lm_head\"], " \
     "\"config_groups\": {\"group_0\": {\"input_activations\": " inputs       \
     ", \"weights\": {\"type\": \"" type "\", \"num_bits\": " bits "}}}}"
-/* Block sizes that vLLM's logs say: 544 of Qwen3-Next on one GPU and 272 on four, 672 of Nemotron
- * Nano 9B v2 (vllm issue 24280). */
+/* Blocks of 672 tokens are what vLLM says of Nemotron Nano 9B v2 (issue 24280); the others are
+ * counted by hand. */
 static void states_take_pages(void **state)
 {
     static const struct {
