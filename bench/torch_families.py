@@ -204,7 +204,8 @@ def delta_rule(q, k, v, g, beta, **_):
 def replace_kernels():
     """Puts these functions in place of kernels, in families that this version of transformers has."""
     mamba = {"mamba2_split_conv1d_scan_combined": mamba_scan}
-    kernels = {"qwen3_next": {"causal_conv1d_fn": convolve, "torch_chunk_gated_delta_rule": delta_rule},
+    delta = {"causal_conv1d_fn": convolve, "torch_chunk_gated_delta_rule": delta_rule}
+    kernels = {"qwen3_next": delta, "qwen3_5": delta, "qwen3_5_moe": delta,
                "lfm2": {"causal_conv1d_fn": convolve}, "lfm2_moe": {"causal_conv1d_fn": convolve},
                "falcon_h1": mamba, "granitemoehybrid": mamba, "nemotron_h": mamba}
     for family, functions in kernels.items():

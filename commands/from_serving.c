@@ -48,6 +48,13 @@ static enum tdm_status read_length(const struct tdm_from_reading *r, const char 
                : tdm_from_count(r, path, value, &r->from->context);
 }
 
+static enum tdm_status read_no_prefixes(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    (void)path;
+    return json_is_false(value) ? TDM_OK : tdm_from_pair(r, "enable_prefix_caching", "no");
+}
+
 static enum tdm_status read_replicas(const struct tdm_from_reading *r, const char *path,
                                      const json_t *value)
 {
@@ -132,8 +139,9 @@ static const struct tdm_from_rule vllm_rules[] = {
     {"generation_config", IGNORE NO_MEMORY},
     {"override_generation_config", IGNORE NO_MEMORY},
     {"guided_*", IGNORE NO_MEMORY},
-    {"enable_prefix_caching", IGNORE "blocks are shared within the cache"},
-    {"no_enable_prefix_caching", IGNORE "blocks are shared within the cache"},
+    {"enable_prefix_caching", SET "enable_prefix_caching"},
+    {"no_enable_prefix_caching", READ(read_no_prefixes)},
+    {"mamba_ssm_cache_dtype", SET "mamba_ssm_cache_dtype"},
     {"prefix_caching_*", IGNORE NO_MEMORY},
     {"distributed_executor_backend", IGNORE NO_MEMORY},
     {"disable_log_*", IGNORE NO_MEMORY},

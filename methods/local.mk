@@ -45,6 +45,7 @@ libtidemark_a_SOURCES += \
 	methods/serving/parts.h \
 	methods/serving/profile.c \
 	methods/serving/serving.c methods/serving/sglang.c methods/serving/serving.h \
+	methods/serving/states.c \
 	methods/serving/weights.c
 
 # PyTorch: its allocator, Hugging Face's models, DDP and FSDP.
@@ -60,6 +61,8 @@ libtidemark_a_SOURCES += \
 	methods/torch/compiled.c \
 	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/delta.c \
+	methods/torch/normed_head.c \
+	methods/torch/own_scores.c \
 	methods/torch/experts.c \
 	methods/torch/experts_all.c \
 	methods/torch/experts_each.c \

@@ -369,7 +369,7 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
     const char *mixer = tdm_model_other_mixer(model);
     const bool hybrid = method->system == &tdm_megatron_system && model->mamba.heads > 0;
-    if (mixer != NULL && method->system != &tdm_torch_system && !hybrid)
+    if (mixer != NULL && method->system != &tdm_torch_system && !hybrid && !method->serves)
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled",
                         method->name, mixer, model->architecture);
     enum tdm_status status = check_positions(model, settings->torch.tokens,

@@ -52,6 +52,10 @@ enum windows {
 #define PART_BARE_NORMS OWN_PART(23)
 #define PART_NEMOTRON OWN_PART(24) /* LayerNorm times 1 + weight, the square of ReLU */
 #define PART_OWN_CODE OWN_PART(25) /* its repository has its code */
+#define PART_GPTJ OWN_PART(26)     /* options of GPT-J, whose fields are GPT-2's */
+#define PART_BLOOM OWN_PART(27)    /* names of BLOOM's fields */
+#define PART_MPT OWN_PART(28)      /* names of MPT's fields */
+#define PART_BAICHUAN OWN_PART(29)
 #define PARTS_OF_MODEL UINT64_C(0xffffffff)
 #define PARTS_OF_GEMMA (PART_OFFSET_NORMS | PART_SCALED_EMBEDDING | PART_TIED)
 #define PARTS_OF_COHERE                                                                     \
@@ -82,6 +86,12 @@ static const struct architecture architectures[] = {
      TDM_PART_PLAIN_MLP | PART_XIELU, TDM_FAMILY_DENSE},
     {"ArceeForCausalLM", "arcee", 4096, 0, false, false, WINDOWS_NONE, TDM_PART_PLAIN_MLP,
      TDM_FAMILY_DENSE},
+    {"BaichuanForCausalLM", "baichuan", 4096, 0, false, false, WINDOWS_NONE,
+     TDM_PART_JOINT_QKV | PART_OWN_CODE | PART_BAICHUAN, TDM_FAMILY_DENSE},
+    {"BloomForCausalLM", "bloom", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_JOINT_QKV |
+         TDM_PART_NO_ANGLES | PART_TIED | PART_BLOOM,
+     TDM_FAMILY_DENSE},
     {"Cohere2ForCausalLM", "cohere2", 8192, 0, false, false, WINDOWS_FOURTH,
      PARTS_OF_COHERE | PART_ROPE_OF_WINDOWS, TDM_FAMILY_DENSE},
     {"CohereForCausalLM", "cohere", 8192, 0, false, false, WINDOWS_NONE,
@@ -110,6 +120,10 @@ static const struct architecture architectures[] = {
     {"GPT2LMHeadModel", "gpt2", 1024, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_JOINT_QKV |
          TDM_PART_POSITIONS | PART_TIED | PART_GPT2,
+     TDM_FAMILY_DENSE},
+    {"GPTJForCausalLM", "gptj", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_HEAD_BIAS |
+         TDM_PART_CUT_ROPE | PART_GPT2 | PART_GPTJ,
      TDM_FAMILY_DENSE},
     {"GPTNeoXForCausalLM", "gpt_neox", 2048, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PARALLEL | TDM_PART_PLAIN_MLP | TDM_PART_BIASES |
@@ -166,6 +180,10 @@ static const struct architecture architectures[] = {
     {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, 0, TDM_FAMILY_DENSE},
     {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, PART_EXPERTS,
      TDM_FAMILY_MIXTRAL},
+    {"MPTForCausalLM", "mpt", 2048, 0, false, false, WINDOWS_NONE,
+     TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_JOINT_QKV | TDM_PART_NO_ANGLES |
+         PART_TIED | PART_MPT,
+     TDM_FAMILY_DENSE},
     {"NemotronForCausalLM", "nemotron", 4096, 0, false, false, WINDOWS_NONE,
      TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_CUT_ROPE | PART_OFFSET_NORMS |
          PART_HALF_ROPE | PART_NEMOTRON,
@@ -213,6 +231,13 @@ static const struct architecture architectures[] = {
     {"Qwen3NextForCausalLM", "qwen3_next", 32768, 256, false, true, WINDOWS_NONE,
      PART_EXPERTS | PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION,
      TDM_FAMILY_QWEN3_NEXT},
+    {"Qwen3_5ForCausalLM", "qwen3_5_text", 32768, 256, false, true, WINDOWS_NONE,
+     PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION | PART_TEXT_ALONE,
+     TDM_FAMILY_QWEN3_5},
+    {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 32768, 256, false, true, WINDOWS_NONE,
+     PART_EXPERTS | PART_OFFSET_NORMS | TDM_PART_CUT_ROPE | TDM_PART_GATED_ATTENTION |
+         PART_TEXT_ALONE,
+     TDM_FAMILY_QWEN3_5_MOE},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, PART_EXPERTS,
      TDM_FAMILY_QWEN3_MOE},
     {"SeedOssForCausalLM", "seed_oss", 524288, 128, false, false, WINDOWS_NONE,
@@ -224,6 +249,12 @@ static const struct architecture architectures[] = {
     {"SmolLM3ForCausalLM", "smollm3", 32768, 0, false, false, WINDOWS_NONE,
      PART_NO_ROPE | PART_TIED, TDM_FAMILY_DENSE},
 };
+
+static bool has_deltas(const struct architecture *architecture)
+{
+    return architecture->family >= TDM_FAMILY_QWEN3_NEXT &&
+           architecture->family <= TDM_FAMILY_QWEN3_5_MOE;
+}
 
 static enum tdm_mixers mixers_of(const struct architecture *architecture)
 {
@@ -289,10 +320,8 @@ static const char *nearest(const struct tdm_json_reader *reader, bool by_type, c
                  {"MiniCPM", "LlamaForCausalLM"},
                  {"PhiMoE", "MixtralForCausalLM"},
                  {"ChatGLM", "GlmForCausalLM"},
+                 {"GPTNeoFor", "GPT2LMHeadModel"},
                  {"PaliGemma", "GemmaForCausalLM"},
-                 {"GPTJ", "PhiForCausalLM"},
-                 {"Bloom", "GPTNeoXForCausalLM"},
-                 {"MPT", "GPTNeoXForCausalLM"},
                  {"Bamba", "GraniteMoeHybridForCausalLM"},
                  {"Mamba", "NemotronHForCausalLM"},
                  {"Zamba", "NemotronHForCausalLM"},
@@ -387,7 +416,7 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
     }
     for (size_t i = 0; i < ARCHITECTURES; i++) {
         const size_t stem = stem_length(architectures[i].name);
-        if (strcmp(name, architectures[i].name) == 0 ||
+        if (strcasecmp(name, architectures[i].name) == 0 || /* MPT is Mpt in transformers */
             (strncmp(name, architectures[i].name, stem) == 0 && strcmp(name + stem, SCORED) == 0 &&
              architectures[i].name[stem] != '\0'))
             return &architectures[i];
@@ -419,6 +448,7 @@ const struct tdm_activation_type tdm_activation_types[TDM_ACTIVATIONS] = {
     [TDM_ACTIVATION_RELU] = {"relu", "ReLU", " relu"},
     [TDM_ACTIVATION_RELU2] = {"relu2", "squared ReLU", " relu2"},
     [TDM_ACTIVATION_XIELU] = {"xielu", "xIELU", " xielu"},
+    [TDM_ACTIVATION_BLOOM] = {"bloom_gelu", "BLOOM's GELU", " bloom gelu"},
 };
 
 /* Can it have an activation? Llama and its like can have all, Gemma must have GELU, others SiLU. */
@@ -505,7 +535,8 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
             tdm_json_fail(reader, biases[i], "is true, which is not known of %s",
                           architecture->name);
     static const char *const own_biases[] = {"bias", "qkv_bias"};
-    const bool joint = (architecture->parts & TDM_PART_JOINT_QKV) != 0; /* InternLM 2: true */
+    const bool joint = (architecture->parts & TDM_PART_JOINT_QKV) != 0 && /* InternLM 2: true */
+                       (architecture->parts & PART_BAICHUAN) == 0;
     for (size_t i = 0; i < sizeof(own_biases) / sizeof(own_biases[0]); i++)
         if ((architecture->parts & PART_OWN_CODE) != 0 &&
             tdm_json_bool_or(reader, own_biases[i], i == 0 && joint))
@@ -546,12 +577,31 @@ static bool is_gpt2(const struct architecture *architecture)
     return (architecture->parts & PART_GPT2) != 0;
 }
 
+/* Fields that some families name in words of their own; transformers writes the common ones too. */
+enum field { FIELD_HIDDEN, FIELD_LAYERS, FIELD_HEADS, FIELD_CONTEXT, FIELDS };
+
+static const char *field_name(const struct tdm_json_reader *reader,
+                              const struct architecture *architecture, enum field field)
+{
+    static const char *const common[FIELDS] = {"hidden_size", "num_hidden_layers",
+                                               "num_attention_heads", "max_position_embeddings"};
+    static const struct {
+        uint64_t part;
+        const char *names[FIELDS];
+    } own[] = {{PART_GPT2, {"n_embd", "n_layer", "n_head", "n_positions"}},
+               {PART_BLOOM, {"n_embed", "n_layer", "n_head", "seq_length"}},
+               {PART_MPT, {"d_model", "n_layers", "n_heads", "max_seq_len"}}};
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if ((architecture->parts & own[i].part) != 0 && !tdm_json_has(reader, common[field]))
+            return own[i].names[field];
+    return common[field];
+}
+
 static void read_heads(struct tdm_json_reader *reader, const struct architecture *architecture,
                        struct tdm_model *model)
 {
-    model->query_heads =
-        dimension_or(reader, is_gpt2(architecture) ? "n_head" : "num_attention_heads",
-                     leaves_out(architecture) ? 8 : 0);
+    model->query_heads = dimension_or(reader, field_name(reader, architecture, FIELD_HEADS),
+                                      leaves_out(architecture) ? 8 : 0);
     bool falcon = (architecture->parts & PART_FALCON) != 0;
     model->kv_heads = (uint32_t)tdm_json_count_or(
         reader, falcon ? "num_kv_heads" : "num_key_value_heads", 1, TDM_DIMENSION_LIMIT,
@@ -697,6 +747,8 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
             .qkv_bias = qkv_bias, .qk_norm = qk_norm, .window = i >= first ? window : 0};
     for (uint32_t i = 1; i < model->layers && architecture->windows == WINDOWS_EVEN; i += 2)
         model->layer_kinds[i].window = 0;
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].no_rope = model->own_scores > TDM_SCORES_GPTJ;
     uint64_t full = full_layers(reader, architecture->windows);
     for (uint32_t i = 0; i < model->layers && full > 0; i++)
         if ((i + 1) % full == 0)
@@ -708,7 +760,7 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         read_rope_layers(reader, model);
     if (architecture->family == TDM_FAMILY_LLAMA4)
         read_attention_chunks(reader, model);
-    else if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
+    else if (has_deltas(architecture))
         tdm_delta_read_layers(reader, model);
     else if (mixers_of(architecture) != TDM_MIXERS_ATTENTION)
         tdm_mixers_read_layers(reader, mixers_of(architecture), model);
@@ -780,6 +832,74 @@ static void read_gpt2(struct tdm_json_reader *reader, struct tdm_model *model)
         tdm_json_fail(reader, "add_cross_attention", "is true, which is not known");
 }
 
+/* GPT-J: fields of GPT-2, rotated neighbours, biases of the MLP alone, no dropout by default. */
+static void read_gptj(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    model->own_scores = TDM_SCORES_GPTJ;
+    model->mlp_biases = true;
+    model->rotary_dim = (uint32_t)tdm_json_count_or(reader, "rotary_dim", 2, model->head_dim, 64);
+    model->dropout = tdm_json_number_or(reader, "resid_pdrop", 0, 1, 0);
+    model->attention_dropout = tdm_json_number_or(reader, "attn_pdrop", 0, 1, 0);
+    model->embedding_dropout = tdm_json_number_or(reader, "embd_pdrop", 0, 1, 0);
+}
+
+#define BAICHUAN_LAYERS 32u     /* of 7B; 13B has 40 */
+#define BAICHUAN_1_WORDS 64000u /* which has a plain head */
+
+static void read_baichuan(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    if (tdm_json_status(reader) == TDM_OK && model->layers > BAICHUAN_LAYERS)
+        tdm_json_fail(reader, "num_hidden_layers",
+                      "is %" PRIu32
+                      "; of Baichuan 7B is known, and not 13B, whose masks have ALiBi",
+                      model->layers);
+    model->normed_head = model->vocabulary != BAICHUAN_1_WORDS;
+}
+
+static void read_bloom(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    static const char *const refused[] = {"apply_residual_connection_post_layernorm",
+                                          "slow_but_exact"};
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        if (tdm_json_bool_or(reader, refused[i], false))
+            tdm_json_fail(reader, refused[i], "is true, which is not known of BLOOM");
+    model->own_scores = TDM_SCORES_BLOOM;
+    model->embedding_norm = true;
+    model->activation = TDM_ACTIVATION_BLOOM;
+    model->dropout = tdm_json_number_or(reader, "hidden_dropout", 0, 1, 0);
+    model->attention_dropout = tdm_json_number_or(reader, "attention_dropout", 0, 1, 0);
+}
+
+/* MPT with ALiBi, as all published models have it. */
+static void read_mpt(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    const json_t *inner = json_object_get(reader->object, "attn_config");
+    model->own_scores = TDM_SCORES_MPT;
+    model->unbiased_norms = true;
+    model->activation = TDM_ACTIVATION_GELU;
+    if (!tdm_json_bool_or(reader, "no_bias", true))
+        tdm_json_fail(reader, "no_bias", "is false, which is not known of MPT");
+    if (inner == NULL)
+        return;
+    struct tdm_json_reader attention = *reader;
+    attention.prefix = "attn_config";
+    attention.object = tdm_json_object(reader, "attn_config");
+    attention.status = tdm_json_status(reader);
+    if (attention.status == TDM_OK) {
+        if (!tdm_json_bool_or(&attention, "alibi", true))
+            tdm_json_fail(&attention, "alibi", "is false; MPT with ALiBi alone is known");
+        if (tdm_json_has(&attention, "clip_qkv"))
+            tdm_json_fail(&attention, "clip_qkv",
+                          "is given; q, k and v that are clipped are not "
+                          "known");
+        if (tdm_json_bool_or(&attention, "qk_ln", false))
+            tdm_json_fail(&attention, "qk_ln", "is true, which is not known of MPT");
+        model->dropout = model->attention_dropout =
+            tdm_json_number_or(&attention, "attn_pdrop", 0, 1, 0);
+    }
+    reader->status = tdm_json_status(&attention);
+}
+
 /* Reads the options that only predictions of other systems know, and the activation. */
 static void read_parts(struct tdm_json_reader *reader, const struct architecture *architecture,
                        struct tdm_model *model)
@@ -799,9 +919,10 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->parts &= ~(uint32_t)TDM_PART_PARALLEL;
     if ((parts & PART_FALCON) != 0)
         read_falcon(reader, model);
-    read_activation(reader, parts, model);
+    if ((parts & (PART_BLOOM | PART_MPT)) == 0)
+        read_activation(reader, parts, model);
     model->rotary_dim = model->head_dim;
-    if ((parts & TDM_PART_CUT_ROPE) != 0) {
+    if ((parts & TDM_PART_CUT_ROPE) != 0 && (parts & PART_GPTJ) == 0) {
         double share = read_rotary_share(
             reader, (parts & PART_NEOX) != 0 ? "rotary_pct" : "partial_rotary_factor",
             (parts & (TDM_PART_INTERLEAVED_ROPE | PART_HALF_ROPE)) != 0                    ? 0.5
@@ -819,8 +940,16 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
         model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
     }
     model->attention_dropout = tdm_json_number_or(reader, "attention_dropout", 0, 1, 0);
-    if (is_gpt2(architecture))
+    if ((parts & PART_GPTJ) != 0)
+        read_gptj(reader, model);
+    else if (is_gpt2(architecture))
         read_gpt2(reader, model);
+    if ((parts & PART_BAICHUAN) != 0)
+        read_baichuan(reader, model);
+    if ((parts & PART_BLOOM) != 0)
+        read_bloom(reader, model);
+    if ((parts & PART_MPT) != 0)
+        read_mpt(reader, model);
     if ((parts & PART_OPT) != 0)
         read_opt(reader, model);
     if (strcmp(architecture->model_type, "starcoder2") == 0) {
@@ -850,7 +979,7 @@ static void read_parts(struct tdm_json_reader *reader, const struct architecture
     tdm_experts_read(reader, architecture->family, model);
     if ((parts & PART_LATENT) != 0)
         tdm_latent_read(reader, model);
-    if (architecture->family == TDM_FAMILY_QWEN3_NEXT)
+    if (has_deltas(architecture))
         tdm_delta_read(reader, model);
 }
 
@@ -860,10 +989,20 @@ static const char *width_key(struct tdm_json_reader *reader,
 {
     return architecture->family == TDM_FAMILY_LLAMA4           ? "intermediate_size_mlp"
            : architecture->family == TDM_FAMILY_GRANITE_HYBRID ? "shared_intermediate_size"
+           : architecture->family == TDM_FAMILY_QWEN3_5_MOE    ? "moe_intermediate_size"
            : (architecture->parts & PART_OPT) != 0             ? "ffn_dim"
            : (architecture->parts & PART_LFM2) != 0 && tdm_json_has(reader, "block_ff_dim")
                ? "block_ff_dim"
                : "intermediate_size";
+}
+
+/* BLOOM's MLP is four times as wide as the model, as MPT's is if nothing else is said. */
+static uint32_t read_ratio(struct tdm_json_reader *reader, uint32_t hidden)
+{
+    const uint64_t width = hidden * tdm_json_count_or(reader, "expansion_ratio", 1, 64, 4);
+    if (width > TDM_DIMENSION_LIMIT)
+        tdm_json_fail(reader, "expansion_ratio", "makes the MLP too wide");
+    return (uint32_t)width;
 }
 
 static enum tdm_status read_text_model(struct tdm_json_reader *reader,
@@ -874,19 +1013,21 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     refuse_options(reader, architecture);
 
     bool gpt2 = is_gpt2(architecture), falcon = (architecture->parts & PART_FALCON) != 0;
-    model->hidden = dimension(reader, gpt2 ? "n_embd" : "hidden_size");
+    model->hidden = dimension(reader, field_name(reader, architecture, FIELD_HIDDEN));
     model->intermediate =
-        gpt2 || falcon
+        (architecture->parts & (PART_BLOOM | PART_MPT)) != 0 ? read_ratio(reader, model->hidden)
+        : gpt2 || falcon
             ? (uint32_t)tdm_json_count_or(reader, gpt2 ? "n_inner" : "ffn_hidden_size", 1,
                                           TDM_DIMENSION_LIMIT, UINT64_C(4) * model->hidden)
             : dimension(reader, width_key(reader, architecture));
     if ((architecture->parts & PART_QWEN) != 0)
         model->intermediate /= 2; /* the field counts the gate too */
-    model->layers = (uint32_t)(mixers_of(architecture) == TDM_MIXERS_NEMOTRON
-                                   ? tdm_json_count_or(reader, "num_hidden_layers", 1,
-                                                       TDM_LAYER_LIMIT, tdm_mixers_count(reader))
-                                   : tdm_json_count(reader, gpt2 ? "n_layer" : "num_hidden_layers",
-                                                    1, TDM_LAYER_LIMIT));
+    model->layers =
+        (uint32_t)(mixers_of(architecture) == TDM_MIXERS_NEMOTRON
+                       ? tdm_json_count_or(reader, "num_hidden_layers", 1, TDM_LAYER_LIMIT,
+                                           tdm_mixers_count(reader))
+                       : tdm_json_count(reader, field_name(reader, architecture, FIELD_LAYERS), 1,
+                                        TDM_LAYER_LIMIT));
     if (tdm_json_status(reader) == TDM_OK &&
         (model->layers == 0 || model->layers > TDM_LAYER_LIMIT)) /* of a pattern */
         tdm_json_fail(reader, "hybrid_override_pattern",
@@ -894,7 +1035,7 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
                       TDM_LAYER_LIMIT);
     model->vocabulary = dimension_or(reader, "vocab_size", leaves_out(architecture) ? 262208 : 0);
     read_heads(reader, architecture, model);
-    model->max_context = tdm_json_count_or(reader, gpt2 ? "n_positions" : "max_position_embeddings",
+    model->max_context = tdm_json_count_or(reader, field_name(reader, architecture, FIELD_CONTEXT),
                                            1, UINT64_C(1) << 40, architecture->max_context);
     model->norm_epsilon = tdm_json_number_or(
         reader, (architecture->parts & PART_QWEN) != 0 ? "layer_norm_epsilon" : "rms_norm_eps",
@@ -902,6 +1043,9 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
     model->tied =
         tdm_json_bool_or(reader, "tie_word_embeddings", (architecture->parts & PART_TIED) != 0);
+    model->wide_states =
+        strcmp(tdm_json_string_or(reader, "mamba_ssm_dtype", "auto"), "float32") == 0 ||
+        strcmp(tdm_json_string_or(reader, "mamba_ssm_cache_dtype", "auto"), "float32") == 0;
     read_parts(reader, architecture, model);
     if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
         return tdm_json_status(reader);
@@ -918,7 +1062,7 @@ static enum tdm_status read_text_model(struct tdm_json_reader *reader,
     return tdm_json_status(reader);
 }
 
-#define FLAT_NAMES 11u /* from here on, configs of older versions have both at once */
+#define FLAT_NAMES 13u /* from here on, configs of older versions have both at once */
 
 /* A model of text and pictures whose config has that of the text in "text_config". */
 static bool has_text_config(const struct tdm_json_reader *reader)
@@ -929,7 +1073,8 @@ static bool has_text_config(const struct tdm_json_reader *reader)
         "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",        "Qwen3VLMoeForConditionalGeneration",
-        "SmolVLMForConditionalGeneration",        "Qwen2VLForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",     "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration"};
     const char *name =
         json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));

@@ -155,6 +155,7 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         [TDM_FAMILY_QWEN3_MOE] = {"num_experts", true, false, false, false},
         [TDM_FAMILY_QWEN2_MOE] = {"num_experts", true, false, false, true},
         [TDM_FAMILY_QWEN3_NEXT] = {"num_experts", true, false, false, true},
+        [TDM_FAMILY_QWEN3_5_MOE] = {"num_experts", true, true, false, true},
         [TDM_FAMILY_DEEPSEEK] = {"n_routed_experts", true, false, true, false, TDM_ROUTER_GROUPS},
         [TDM_FAMILY_GPT_OSS] = {"num_local_experts", false, false, false, true},
         [TDM_FAMILY_LLAMA4] = {"num_local_experts", true, false, false, false},
@@ -168,7 +169,7 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         [TDM_FAMILY_LFM2] = {"num_experts", true, true, false, false, TDM_ROUTER_LFM2},
     };
     struct tdm_experts *e = &model->experts;
-    if (family == TDM_FAMILY_DENSE)
+    if (family == TDM_FAMILY_DENSE || family == TDM_FAMILY_QWEN3_5)
         return;
     const bool granite = family == TDM_FAMILY_GRANITE_HYBRID;
     const json_t *local = json_object_get(reader->object, "num_local_experts");
@@ -212,7 +213,8 @@ void tdm_experts_read(struct tdm_json_reader *reader, enum tdm_family family,
         e->shared = e->intermediate;
     if (family == TDM_FAMILY_QWEN3_NEXT) /* the default, which configs need not have */
         e->normalized = tdm_json_bool_or(reader, "norm_topk_prob", true);
-    if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_NEXT) {
+    if (family == TDM_FAMILY_QWEN2_MOE || family == TDM_FAMILY_QWEN3_NEXT ||
+        family == TDM_FAMILY_QWEN3_5_MOE) {
         e->shared = dimension(reader, "shared_expert_intermediate_size");
         e->shared_gate = e->shared_first = true;
     }
@@ -253,6 +255,7 @@ void tdm_delta_read(struct tdm_json_reader *reader, struct tdm_model *model)
     d->key_dim = dimension(reader, "linear_key_head_dim");
     d->value_dim = dimension(reader, "linear_value_head_dim");
     d->kernel = dimension(reader, "linear_conv_kernel_dim");
+    d->apart = strncmp(model->architecture, "Qwen3_5", strlen("Qwen3_5")) == 0;
     if (tdm_json_status(reader) == TDM_OK && d->value_heads % d->key_heads != 0)
         tdm_json_fail(reader, "linear_num_value_heads",
                       "is %" PRIu32 ", which %" PRIu32 " key heads do not divide", d->value_heads,

@@ -20,7 +20,15 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/afm-4.5b.json \
 	models/configs/apertus-70b.json \
 	models/configs/apertus-8b.json \
+	models/configs/aya-expanse-32b.json \
 	models/configs/aya-expanse-8b.json \
+	models/configs/baichuan2-7b.json \
+	models/configs/bloom-176b.json \
+	models/configs/bloom-1b1.json \
+	models/configs/bloom-1b7.json \
+	models/configs/bloom-3b.json \
+	models/configs/bloom-560m.json \
+	models/configs/bloom-7b1.json \
 	models/configs/burst-14b.json \
 	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
@@ -31,6 +39,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/codellama-7b.json \
 	models/configs/codeqwen1.5-7b.json \
 	models/configs/codestral-22b.json \
+	models/configs/command-a.json \
 	models/configs/command-r-plus.json \
 	models/configs/command-r-v01.json \
 	models/configs/command-r7b.json \
@@ -41,6 +50,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/deepseek-v2.json \
 	models/configs/deepseek-v2-lite.json \
 	models/configs/deepseek-v3.json \
+	models/configs/dots.llm1.json \
 	models/configs/ernie-4.5-0.3b.json \
 	models/configs/ernie-4.5-21b-a3b.json \
 	models/configs/exaone-4.0-1.2b.json \
@@ -67,7 +77,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/glm-4-9b.json \
 	models/configs/glm-4.5.json \
 	models/configs/glm-4.5-air.json \
+	models/configs/glm-4.6.json \
 	models/configs/glm-4.7-flash.json \
+	models/configs/gpt-j-6b.json \
 	models/configs/gpt-neox-20b.json \
 	models/configs/gpt-oss-120b.json \
 	models/configs/gpt-oss-20b.json \
@@ -91,7 +103,10 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/internlm2.5-7b.json \
 	models/configs/internlm3-8b.json \
 	models/configs/kimi-k2.json \
+	models/configs/kimi-k2-0905.json \
+	models/configs/kimi-k2-thinking.json \
 	models/configs/lfm2-1.2b.json \
+	models/configs/lfm2-2.6b.json \
 	models/configs/lfm2-350m.json \
 	models/configs/lfm2-700m.json \
 	models/configs/lfm2-8b-a1b.json \
@@ -122,8 +137,11 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mixtral-8x22b.json \
 	models/configs/mixtral-8x7b.json \
 	models/configs/moonlight-16b-a3b.json \
+	models/configs/mpt-30b.json \
+	models/configs/mpt-7b.json \
 	models/configs/nemotron-h-8b.json \
 	models/configs/nemotron-mini-4b.json \
+	models/configs/nemotron-nano-12b-v2.json \
 	models/configs/nemotron-nano-9b-v2.json \
 	models/configs/olmo-1b.json \
 	models/configs/olmo-2-13b.json \

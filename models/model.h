@@ -46,6 +46,7 @@ enum tdm_activation {
     TDM_ACTIVATION_RELU,      /* OPT */
     TDM_ACTIVATION_RELU2,     /* the square of relu */
     TDM_ACTIVATION_XIELU,     /* with two trained numbers, of single operations: Apertus */
+    TDM_ACTIVATION_BLOOM,     /* GELU by tanh, of operations in a function */
     TDM_ACTIVATIONS
 };
 
@@ -193,10 +194,12 @@ enum tdm_role {
     TDM_ROLE_DELTA_TIME,           /* [value heads] */
     TDM_ROLE_DELTA_DECAY,          /* [value heads] */
     TDM_ROLE_DELTA_KERNEL,         /* [q, k and v, kernel], a matrix */
-    TDM_ROLE_DELTA_QKVZ,           /* [q, k, v and gate, hidden] */
-    TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden] */
+    TDM_ROLE_DELTA_QKVZ,           /* [q, k, v and gate, hidden]; if apart without the gate */
+    TDM_ROLE_DELTA_BA,             /* [2 * value heads, hidden]; if apart half of it */
     TDM_ROLE_DELTA_NORM,           /* [value dim] */
     TDM_ROLE_DELTA_OUT,            /* [hidden, values] */
+    TDM_ROLE_DELTA_Z,              /* [values, hidden], if apart */
+    TDM_ROLE_DELTA_A,              /* [value heads, hidden], if apart */
     TDM_ROLE_MAMBA_TIME,           /* [heads] */
     TDM_ROLE_MAMBA_DECAY,          /* [heads] */
     TDM_ROLE_MAMBA_SKIP,           /* [heads] */
@@ -210,6 +213,8 @@ enum tdm_role {
     TDM_ROLE_SHORT_OUT,            /* [hidden, hidden] */
     TDM_ROLE_XIELU_POSITIVE,       /* [1] */
     TDM_ROLE_XIELU_NEGATIVE,       /* [1] */
+    TDM_ROLE_EMBEDDING_NORM,       /* [hidden], beside the embedding */
+    TDM_ROLE_EMBEDDING_NORM_BIAS,  /* [hidden] */
     TDM_ROLES
 };
 
@@ -230,7 +235,8 @@ static inline bool tdm_role_is_norm(enum tdm_role role)
            role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
            role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM ||
            role == TDM_ROLE_Q_LATENT_NORM || role == TDM_ROLE_KV_LATENT_NORM ||
-           role == TDM_ROLE_DELTA_NORM || role == TDM_ROLE_MAMBA_NORM;
+           role == TDM_ROLE_DELTA_NORM || role == TDM_ROLE_MAMBA_NORM ||
+           role == TDM_ROLE_EMBEDDING_NORM;
 }
 
 /* Does a tensor of this role have one dimension, as norms and biases do? */
@@ -266,6 +272,7 @@ struct tdm_unit {
  * `kernel` tokens. value_heads 0: none. */
 struct tdm_delta {
     uint32_t key_heads, value_heads, key_dim, value_dim, kernel;
+    bool apart; /* q, k and v, the gate, and both numbers of a head are four products: Qwen3.5 */
 };
 
 /* Mamba-2: x and its gate of heads * head_dim, B and C of groups * state, convolved over `kernel`
@@ -286,13 +293,18 @@ enum tdm_base_kind {
 };
 /* What the weights of a checkpoint are stored in that are made bf16 to be trained, and served as
  * they are. */
-enum tdm_stored_weights { TDM_STORED_BF16, TDM_STORED_FP8, TDM_STORED_MXFP4 };
+enum tdm_stored_weights {
+    TDM_STORED_BF16,
+    TDM_STORED_FP8,
+    TDM_STORED_MXFP4,        /* experts alone, as are the next */
+    TDM_STORED_INT4_EXPERTS, /* with a scale for each group: Kimi K2 Thinking */
+};
 struct tdm_base_weights {
     enum tdm_base_kind kind;
     enum tdm_stored_weights stored;
     bool served_alone; /* by compressed-tensors, in integers: nothing trains adapters on them */
     uint32_t bits;     /* of GPTQ: 2, 3, 4 or 8; 0: 4 */
-    uint32_t group;    /* GPTQ and AWQ: weights of a column with one scale; 0: all of it */
+    uint32_t group;    /* weights of a column with one scale; 0: all of it */
 };
 
 /* A vision tower. Without blocks there is none, or it is not known. */
@@ -300,6 +312,14 @@ struct tdm_vision {
     uint32_t blocks, hidden, intermediate, out;
     uint64_t patch_values; /* of pixels, for one row of the tower's input */
     uint64_t merged;       /* rows that make one token of the language model */
+};
+
+/* Attention that transformers has as functions of a family's own, with scores in memory alone. */
+enum tdm_own_scores {
+    TDM_SCORES_COMMON,
+    TDM_SCORES_GPTJ,  /* q and k in fp32, tables of angles in each layer */
+    TDM_SCORES_BLOOM, /* ALiBi in the product */
+    TDM_SCORES_MPT,   /* ALiBi in fp32 */
 };
 
 #define TDM_VISION_BLOCK_TENSORS 12u /* of each block of a tower */
@@ -331,6 +351,7 @@ struct tdm_model {
     struct tdm_latent latent;
     struct tdm_delta delta;
     struct tdm_mamba mamba;
+    bool wide_states;      /* states of served sequences are fp32, as the config says */
     uint32_t short_kernel; /* of short convolutions; 0: none */
     struct tdm_base_weights base;
     struct tdm_vision vision; /* counted by methods whose GPUs have whole models */
@@ -346,12 +367,17 @@ struct tdm_model {
     bool scaled_queries; /* q is scaled by its position where it is not rotated: Llama 4 */
     double dropout, attention_dropout; /* of a training's values and scores; 0: none */
     double embedding_dropout;
+    enum tdm_own_scores own_scores;
+    bool embedding_norm;   /* embeddings are normed: BLOOM */
+    bool mlp_biases;       /* of the products of layers those of the MLP alone: GPT-J */
+    bool unbiased_norms;   /* LayerNorm with a weight alone: MPT */
     bool bare_norms;       /* LayerNorm in fp32 without weights: OLMo 1 */
     bool scaled_heads;     /* q is multiplied by a number before it is split into heads: OPT */
     uint32_t spare_places; /* rows of learned positions that no token takes: OPT has 2 */
-    bool own_code;         /* its repository's code, not transformers': InternLM 2 and 3 */
-    bool early_heads;      /* K and V of all query heads are made before rotation: Falcon 40B */
-    bool two_norms;        /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
+    bool normed_head;      /* rows of the head's weight are made of length 1: Baichuan 2 */
+    bool own_code;    /* its repository's code, not transformers': InternLM 2 and 3, Baichuan */
+    bool early_heads; /* K and V of all query heads are made before rotation: Falcon 40B */
+    bool two_norms;   /* of TDM_PART_PARALLEL: attention and MLP have norms of their own */
     double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */

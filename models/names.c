@@ -23,6 +23,15 @@ static const struct {
     {"acereason-nemotron-7b", "qwen2.5-7b"},
     {"alma-7b", "llama-2-7b"},
     {"aya-23-8b", "aya-expanse-8b"},
+    {"bloom", "bloom-176b"},
+    {"bloomz", "bloom-176b"},
+    {"bloomz-1b1", "bloom-1b1"},
+    {"bloomz-1b7", "bloom-1b7"},
+    {"bloomz-3b", "bloom-3b"},
+    {"bloomz-560m", "bloom-560m"},
+    {"bloomz-7b1", "bloom-7b1"},
+    {"bloomz-7b1-mt", "bloom-7b1"},
+    {"c4ai-command-a-03", "command-a"},
     {"c4ai-command-r-plus", "command-r-plus"},
     {"c4ai-command-r-plus-08", "command-r-plus"},
     {"c4ai-command-r-v01", "command-r-v01"},
@@ -37,6 +46,7 @@ static const struct {
     {"codellama-70b-python", "codellama-70b"},
     {"codellama-7b-python", "codellama-7b"},
     {"codestral-22b-v0.1", "codestral-22b"},
+    {"command-a-08", "command-a"},
     {"command-r", "command-r-v01"},
     {"deepscaler-1.5b", "deepseek-r1-distill-qwen-1.5b"},
     {"deepseek-coder-7b", "deepseek-llm-7b"},
@@ -56,15 +66,16 @@ static const struct {
     {"deepseek-v3.1-terminus", "deepseek-v3"},
     {"devstral-small", "mistral-small-24b"},
     {"dolphin-2.9-llama3-8b", "llama-3-8b"},
+    {"dots.llm1.inst", "dots.llm1"},
     {"ernie-4.5-21b-a3b-pt", "ernie-4.5-21b-a3b"},
     {"exaone-4.0.1-32b", "exaone-4.0-32b"},
     {"falcon2-11b", "falcon-11b"},
     {"gemma-1.1-2b", "gemma-2b"},
     {"gemma-1.1-7b", "gemma-7b"},
-    {"glm-4.6", "glm-4.5"},
-    {"glm-4.7", "glm-4.5"},
+    {"glm-4.7", "glm-4.6"},
     {"glm-z1-32b", "glm-4-32b"},
     {"glm-z1-9b", "glm-4-9b"},
+    {"gpt-j", "gpt-j-6b"},
     {"gpt-neoxt-20b", "gpt-neox-20b"},
     {"gpt-oss-safeguard-120b", "gpt-oss-120b"},
     {"gpt-oss-safeguard-20b", "gpt-oss-20b"},
@@ -90,6 +101,8 @@ static const struct {
     {"internlm2_5-20b", "internlm2.5-20b"},
     {"internlm2_5-7b", "internlm2.5-7b"},
     {"kimi-dev-72b", "qwen2.5-72b"},
+    {"kimi-k2-instruct-0905", "kimi-k2-0905"},
+    {"lfm2.5-1.2b", "lfm2-1.2b"},
     {"llama-13b", "llama-2-13b"},
     {"llama-3-70b", "llama-3.1-70b"},
     {"llama-3.1-nemotron-70b", "llama-3.1-70b"},
@@ -130,6 +143,7 @@ static const struct {
     {"nous-hermes-2-yi-34b", "yi-34b"},
     {"nous-hermes-llama2-13b", "llama-2-13b"},
     {"nous-hermes-llama2-7b", "llama-2-7b"},
+    {"nvidia-nemotron-nano-12b-v2", "nemotron-nano-12b-v2"},
     {"nvidia-nemotron-nano-9b-v2", "nemotron-nano-9b-v2"},
     {"olmo-3.1-32b", "olmo-3-32b"},
     {"open_llama_13b", "llama-2-13b"},
@@ -171,6 +185,7 @@ static const struct {
     {"qwen2.5-math-72b", "qwen2.5-72b"},
     {"qwen2.5-math-7b", "qwen2.5-7b"},
     {"qwen3-coder-30b-a3b", "qwen3-30b-a3b"},
+    {"qwen3-coder-next", "qwen3-next-80b-a3b"},
     {"qwq-32b", "qwen2.5-32b"},
     {"s1-32b", "qwen2.5-32b"},
     {"s1.1-32b", "qwen2.5-32b"},
@@ -354,14 +369,31 @@ static const char *plain_name(const char *name, char out[PLAIN_BYTES], bool *is_
     return out;
 }
 
+/* NULL: no entry of the table is so named. */
+static const char *same_as(const char *name)
+{
+    for (size_t i = 0; i < SAME; i++)
+        if (tdm_name_is(name, same[i].name))
+            return same[i].shipped;
+    return NULL;
+}
+
+/* A name whose words about training or whose date tell models apart that are stored otherwise, such
+ * as Kimi-K2-Thinking. NULL: there is none. */
+static const char *whole_name_meant(const char *whole, const char *const *names)
+{
+    for (size_t i = 0; names[i] != NULL; i++)
+        if (tdm_name_is(whole, names[i]))
+            return names[i];
+    return same_as(whole);
+}
+
 /* NULL: none is meant. A part of a name in the table is not enough, since "qwen-7b" is the end of
  * one that is another model. */
 static const char *meant_of(const char *plain, const char *const *names)
 {
-    for (size_t i = 0; i < SAME; i++)
-        if (tdm_name_is(plain, same[i].name))
-            return same[i].shipped;
-    return tdm_name_meant(plain, names);
+    const char *listed = same_as(plain);
+    return listed != NULL ? listed : tdm_name_meant(plain, names);
 }
 
 /* Families that are not known, by how names of their models begin, and the known one whose layers
@@ -369,38 +401,62 @@ static const char *meant_of(const char *plain, const char *const *names)
 static const struct {
     const char *start, *family, *nearest, *why;
 } foreign[] = {
-    {"baichuan", "Baichuan", "llama-2-7b", "its own code joins q, k and v"},
-    {"bloom", "BLOOM", "pythia-6.9b", "ALiBi in place of rotation"},
-    {"bloomz", "BLOOM", "pythia-6.9b", "ALiBi in place of rotation"},
+    {"ai21-jamba", "Jamba", "granite-4.0-h-tiny", "Mamba-1"},
+    {"baichuan", "Baichuan of 13B", "baichuan2-7b", "ALiBi in its masks"},
     {"chatglm", "ChatGLM", "glm-4-9b", "its own code"},
     {"dbrx", "DBRX", "mixtral-8x7b", "LayerNorm and joint q, k and v"},
     {"deepseek-moe", "DeepSeek 1", "qwen2-57b-a14b", "its own code"},
+    {"deepseek-v3.2", "DeepSeek V3.2", "deepseek-v3", "an indexer chooses what is attended to"},
     {"dots.llm1", NULL, NULL, NULL},
     {"exaone-3", "EXAONE 3", "llama-3.1-8b", "its own code"},
     {"exaone-deep", "EXAONE 3", "llama-3.1-8b", "its own code"},
     {"falcon-mamba", "Falcon Mamba", "nemotron-h-8b", "no attention"},
-    {"falcon-rw", "Falcon RW", "pythia-6.9b", "ALiBi in place of rotation"},
+    {"falcon-rw", "Falcon RW", "bloom-7b1", "ALiBi and other MLPs"},
     {"gemma-3n", "Gemma 3n", "gemma-3-4b", "embeddings of each layer"},
-    {"gpt-j", "GPT-J", "phi-2", "neighbours are rotated, no biases of q, k and v"},
+    {"gemma-4", "Gemma 4", "gemma-3-27b", "layers share K and V"},
+    {"glm-5", "GLM-5", "deepseek-v3", "an indexer chooses what is attended to"},
     {"gpt-neo-", "GPT-Neo", "gpt2-xl", "windows and unscaled scores"},
     {"internlm-", "InternLM 1", "llama-2-7b", "it has biases of all heads"},
     {"jamba", "Jamba", "granite-4.0-h-tiny", "Mamba-1"},
+    {"k-exaone", "K-EXAONE", "exaone-4.0-32b", "experts"},
+    {"kimi-k2.5", "Kimi K2.5", "kimi-k2-thinking", "it has a vision tower"},
+    {"kimi-linear", "Kimi Linear", "qwen3-next-80b-a3b",
+     "its delta rule has a decay for each dimension, beside latent attention"},
+    {"ling-", "Ling", "glm-4.5-air", "its own code joins q, k and v"},
+    {"llada", "LLaDA", "llama-3.1-8b", "it is trained by diffusion"},
+    {"llama-3_3-nemotron-super", "Nemotron Super", "llama-3.1-70b",
+     "its layers differ from one another"},
     {"mamba", "Mamba", "nemotron-h-8b", "no attention"},
-    {"mistral-small-instruct-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
-    {"mistral-small-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
+    {"mimo-7b", "MiMo", "qwen2.5-7b", "a layer that predicts further tokens"},
+    {"mimo-v2", "MiMo V2", "gpt-oss-120b", "K and V of two widths"},
     {"minicpm", "MiniCPM", "granite-3.1-2b", "its own code"},
-    {"minimax-m2", NULL, NULL, NULL},
     {"minimax", "MiniMax", "mixtral-8x22b", "linear attention"},
-    {"mpt", "MPT", "pythia-6.9b", "ALiBi in place of rotation"},
+    {"minimax-m2", NULL, NULL, NULL},
+    {"mistral-large-3", "Mistral Large 3", "deepseek-v3", "it is no 123B"},
+    {"mistral-small-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
+    {"mistral-small-instruct-2409", "Mistral Small of 22B", "codestral-22b", "it is no 24B"},
+    {"mpt-7b-storywriter", "MPT's StoryWriter", "mpt-7b", "q, k and v are clipped"},
+    {"nvidia-nemotron-3", "Nemotron 3", "nemotron-nano-9b-v2", "layers of experts"},
     {"olmo-1b-0", "OLMo of 2024", "olmo-1b", "q, k and v may be clipped"},
     {"olmo-7b-0", "OLMo of 2024", "olmo-7b", "q, k and v may be clipped"},
     {"opt-350m", "OPT's 350M", "opt-125m", "its layers differ from those of other sizes"},
     {"phi-3-small", "Phi 3 small", "phi-3-mini", "sparse attention by blocks"},
     {"phi-3.5-moe", "Phi with experts", "mixtral-8x7b", "LayerNorm and its router"},
+    {"phi-4-mini-flash", "Phi-4-mini-flash", "phi-4-mini",
+     "Mamba-1, and layers that share K and V"},
+    {"ring-", "Ring", "glm-4.5-air", "its own code joins q, k and v"},
     {"rwkv", "RWKV", "nemotron-h-8b", "no attention"},
+    {"solar-open", "Solar Open", "glm-4.5-air", "its own experts"},
+    {"stablelm-2-12b", "StableLM 2 of 12B", "stablelm-2-1.6b",
+     "heads are normed, attention and MLP are parallel"},
     {"starcoder", "StarCoder 1", "gpt2-xl", "one head of K and V"},
     {"starcoder2", NULL, NULL, NULL},
+    {"step-3.5", "Step 3.5", "glm-4.5", "windows and gated attention"},
+    {"step3", "Step 3", "deepseek-v3", "q is factorised"},
+    {"trinity", "Trinity", "qwen3-30b-a3b", "gated attention and norms behind modules"},
+    {"vaultgemma", "VaultGemma", "gemma-2-2b", "it has no norms behind its modules"},
     {"wizardcoder-15b", "StarCoder 1", "gpt2-xl", "one head of K and V"},
+    {"zamba", "Zamba", "nemotron-h-8b", "layers share attention"},
 };
 
 /* Does the date of a name, which the plain name lacks, say more than when it was trained? */
@@ -473,7 +529,10 @@ enum tdm_status tdm_model_find_meant(const char *name, char *out, size_t out_byt
     if (status != TDM_OK)
         return status;
     const char *const *names = (const char *const *)owned;
-    const char *meant = meant_of(plain_name(name, plain, &is_quantized), names);
+    const char *meant = whole_name_meant(without_publisher(name), names);
+    plain_name(name, plain, &is_quantized);
+    if (meant == NULL)
+        meant = meant_of(plain, names);
     if (is_dated(without_publisher(name)))
         meant = NULL;
     if (meant == NULL && strcasecmp(plain, "mistral-7b") == 0 && without_publisher(name) != name)

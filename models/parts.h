@@ -25,6 +25,8 @@ enum tdm_family {
     TDM_FAMILY_QWEN3_MOE,
     TDM_FAMILY_QWEN2_MOE,
     TDM_FAMILY_QWEN3_NEXT,
+    TDM_FAMILY_QWEN3_5, /* its layers without experts */
+    TDM_FAMILY_QWEN3_5_MOE,
     TDM_FAMILY_DEEPSEEK,
     TDM_FAMILY_GPT_OSS,
     TDM_FAMILY_LLAMA4,

@@ -24,20 +24,28 @@ static void read_groups(struct tdm_json_reader *reader, struct tdm_base_weights 
         base->group = 0;
 }
 
-/* Of part of the projections: Kimi K2 Thinking's experts, for one. */
-static bool leaves_attention(const json_t *ignored)
+/* Do expressions of modules that are not quantized name this one? */
+static bool leaves(const json_t *ignored, const char *module)
 {
     for (size_t i = 0; i < json_array_size(ignored); i++) {
         const char *name = json_string_value(json_array_get(ignored, i));
-        if (name != NULL && strstr(name, "attn") != NULL)
+        if (name != NULL && strstr(name, module) != NULL)
             return true;
     }
     return false;
 }
 
+/* All projections but those of experts that tokens choose, as in Kimi K2 Thinking. */
+static bool leaves_all_but_experts(const json_t *ignored)
+{
+    return leaves(ignored, "attn") && leaves(ignored, "shared_experts") &&
+           leaves(ignored, "mlp\\.(gate|up");
+}
+
 /* compressed-tensors: the weights of its first group of modules, of vLLM's compressed_tensors.py.
  */
-static void read_compressed(struct tdm_json_reader *reader, struct tdm_base_weights *base)
+static void read_compressed(struct tdm_json_reader *reader, bool experts,
+                            struct tdm_base_weights *base)
 {
     const json_t *groups = tdm_json_object(reader, "config_groups");
     if (tdm_json_status(reader) != TDM_OK)
@@ -59,11 +67,16 @@ static void read_compressed(struct tdm_json_reader *reader, struct tdm_base_weig
     const bool floats = strcmp(type, "float") == 0;
     const json_t *inputs = json_object_get(group, "input_activations");
     const bool quantizes_inputs = inputs != NULL && !json_is_null(inputs);
+    const json_t *ignored = json_object_get(reader->object, "ignore");
+    if (experts && leaves_all_but_experts(ignored) && !floats && bits == 4) {
+        base->stored = TDM_STORED_INT4_EXPERTS;
+        return;
+    }
     base->served_alone = !floats;
-    if (leaves_attention(json_object_get(reader->object, "ignore")))
+    if (leaves(ignored, "attn"))
         tdm_json_fail(reader, "ignore",
-                      "names attention; that all projections are quantized alike "
-                      "is modelled");
+                      "names attention; modelled are all projections that are quantized alike, "
+                      "and experts alone in int4");
     else if (floats && bits == 8)
         base->stored = TDM_STORED_FP8;
     else if (!floats && bits == 8 && quantizes_inputs)
@@ -80,7 +93,7 @@ static void read_compressed(struct tdm_json_reader *reader, struct tdm_base_weig
                       (unsigned)bits, floats ? "float" : "int");
 }
 
-static void read_base(struct tdm_json_reader *reader, struct tdm_base_weights *base)
+static void read_base(struct tdm_json_reader *reader, bool experts, struct tdm_base_weights *base)
 {
     const char *method = tdm_json_string_or(reader, "quant_method", "bitsandbytes");
     if (tdm_json_status(reader) != TDM_OK)
@@ -103,7 +116,7 @@ static void read_base(struct tdm_json_reader *reader, struct tdm_base_weights *b
     } else if (strcmp(method, "fp8") == 0) {
         base->stored = TDM_STORED_FP8;
     } else if (strcmp(method, "compressed-tensors") == 0) {
-        read_compressed(reader, base);
+        read_compressed(reader, experts, base);
     } else if (strcmp(method, "mxfp4") == 0) {
         base->stored = TDM_STORED_MXFP4;
     } else {
@@ -125,7 +138,7 @@ void tdm_base_weights_read(struct tdm_json_reader *reader, struct tdm_model *mod
     inner.object = tdm_json_object(reader, key);
     inner.status = tdm_json_status(reader);
     if (inner.status == TDM_OK)
-        read_base(&inner, &model->base);
+        read_base(&inner, model->experts.count > 0, &model->base);
     reader->status = tdm_json_status(&inner);
     model->sized_only |= model->base.kind != TDM_BASE_WHOLE;
 }

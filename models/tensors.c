@@ -106,6 +106,8 @@ static const struct {
     [TDM_ROLE_DELTA_BA] = {"linear_attn.in_proj_ba.weight", SIDE_DELTA_BA, SIDE_HIDDEN},
     [TDM_ROLE_DELTA_NORM] = {"linear_attn.norm.weight", SIDE_ONE, SIDE_DELTA_VALUE_DIM},
     [TDM_ROLE_DELTA_OUT] = {"linear_attn.out_proj.weight", SIDE_HIDDEN, SIDE_DELTA_VALUES},
+    [TDM_ROLE_DELTA_Z] = {"linear_attn.in_proj_z.weight", SIDE_DELTA_VALUES, SIDE_HIDDEN},
+    [TDM_ROLE_DELTA_A] = {"linear_attn.in_proj_a.weight", SIDE_DELTA_HEADS, SIDE_HIDDEN},
     [TDM_ROLE_MAMBA_TIME] = {"mamba.dt_bias", SIDE_ONE, SIDE_MAMBA_HEADS},
     [TDM_ROLE_MAMBA_DECAY] = {"mamba.A_log", SIDE_ONE, SIDE_MAMBA_HEADS},
     [TDM_ROLE_MAMBA_SKIP] = {"mamba.D", SIDE_ONE, SIDE_MAMBA_HEADS},
@@ -119,6 +121,10 @@ static const struct {
     [TDM_ROLE_SHORT_OUT] = {"conv.out_proj.weight", SIDE_HIDDEN, SIDE_HIDDEN},
     [TDM_ROLE_XIELU_POSITIVE] = {"mlp.act_fn.alpha_p", SIDE_ONE, SIDE_ONE},
     [TDM_ROLE_XIELU_NEGATIVE] = {"mlp.act_fn.alpha_n", SIDE_ONE, SIDE_ONE},
+    [TDM_ROLE_EMBEDDING_NORM] = {"transformer.word_embeddings_layernorm.weight", SIDE_ONE,
+                                 SIDE_HIDDEN},
+    [TDM_ROLE_EMBEDDING_NORM_BIAS] = {"transformer.word_embeddings_layernorm.bias", SIDE_ONE,
+                                      SIDE_HIDDEN},
     [TDM_ROLE_POSITIONS] = {"transformer.wpe.weight", SIDE_POSITIONS, SIDE_HIDDEN},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
@@ -186,9 +192,9 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
     case SIDE_DELTA_KERNEL:
         return delta->kernel;
     case SIDE_DELTA_QKVZ:
-        return 2 * keys + 2 * values;
+        return 2 * keys + (delta->apart ? 1 : 2) * values;
     case SIDE_DELTA_BA:
-        return UINT64_C(2) * delta->value_heads;
+        return (delta->apart ? UINT64_C(1) : 2) * delta->value_heads;
     case SIDE_DELTA_VALUE_DIM:
         return delta->value_dim;
     case SIDE_DELTA_VALUES:
@@ -232,8 +238,11 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (model->bare_norms && (role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM ||
                               role == TDM_ROLE_FINAL_NORM))
         return false;
+    const bool norm_biases = (model->parts & TDM_PART_LAYER_NORMS) != 0 && !model->unbiased_norms;
     if (unit == tdm_model_embedding_unit(model))
         return role == TDM_ROLE_EMBEDDING ||
+               ((role == TDM_ROLE_EMBEDDING_NORM || role == TDM_ROLE_EMBEDDING_NORM_BIAS) &&
+                model->embedding_norm) ||
                (role == TDM_ROLE_POSITIONS && (model->parts & TDM_PART_POSITIONS) != 0);
     if (role == TDM_ROLE_POSITIONS)
         return false;
@@ -241,7 +250,7 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return false;
     if (unit == tdm_model_head_unit(model))
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied) ||
-               (role == TDM_ROLE_FINAL_NORM_BIAS && (model->parts & TDM_PART_LAYER_NORMS) != 0) ||
+               (role == TDM_ROLE_FINAL_NORM_BIAS && norm_biases) ||
                (role == TDM_ROLE_HEAD_BIAS && (model->parts & TDM_PART_HEAD_BIAS) != 0 &&
                 model->labels == 0);
     if (role == TDM_ROLE_XIELU_POSITIVE || role == TDM_ROLE_XIELU_NEGATIVE)
@@ -262,6 +271,8 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (role == TDM_ROLE_DOWN && kind->experts && model->experts.beside)
         return true;
     const bool delta = model->layer_kinds[unit].delta;
+    if (role == TDM_ROLE_DELTA_Z || role == TDM_ROLE_DELTA_A)
+        return delta && model->delta.apart;
     if (role >= TDM_ROLE_DELTA_TIME && role <= TDM_ROLE_DELTA_OUT)
         return delta;
     if (delta && (role == TDM_ROLE_Q || role == TDM_ROLE_K || role == TDM_ROLE_V ||
@@ -298,15 +309,15 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
     if (role == TDM_ROLE_FINAL_NORM_BIAS || role == TDM_ROLE_HEAD_BIAS)
         return false;
     if (role == TDM_ROLE_ATTENTION_NORM_BIAS)
-        return (model->parts & TDM_PART_LAYER_NORMS) != 0;
+        return norm_biases;
     if (role == TDM_ROLE_MLP_NORM_BIAS)
-        return (model->parts & TDM_PART_LAYER_NORMS) != 0 && !one_norm;
+        return norm_biases && !one_norm;
     if (role == TDM_ROLE_MLP_NORM && one_norm)
         return false;
     if (role == TDM_ROLE_QKV_BIAS)
         return joint_qkv && (biases || kind->qkv_bias);
     if (role == TDM_ROLE_O_BIAS || role == TDM_ROLE_UP_BIAS || role == TDM_ROLE_DOWN_BIAS)
-        return biases;
+        return biases || (model->mlp_biases && role != TDM_ROLE_O_BIAS);
     if (role == TDM_ROLE_GATE && (model->parts & TDM_PART_PLAIN_MLP) != 0)
         return false;
     bool joint_gate_up = model->parts & TDM_PART_JOINT_GATE_UP;
@@ -482,6 +493,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->parts & TDM_PART_MULTIPLIERS, "multipliers"},
                  {model->parts & TDM_PART_MEAN_NORMS, "LayerNorm without a bias"},
                  {model->parts & TDM_PART_POSITIONS, "learned positions"},
+                 {model->own_scores > TDM_SCORES_GPTJ, "ALiBi"},
                  {model->base.kind != TDM_BASE_WHOLE, "quantized weights"},
                  {model->parts & TDM_PART_SINKS, "sinks of attention"},
                  {tdm_model_other_mixer(model) != NULL, tdm_model_other_mixer(model)},
@@ -492,6 +504,7 @@ const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_
                  {model->dropout + model->attention_dropout + model->embedding_dropout > 0,
                   "dropout (which the config may set to 0)"},
                  {model->own_code, "code that is its repository's own"},
+                 {model->normed_head, "a head with normed weights"},
                  {model->labels > 0, "heads that score whole sequences"},
                  {has_layer_without_rope(model), "layers without rotation"}};
     size_t used = 0;
@@ -514,6 +527,10 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
     const char *name = shapes[tensor->role].name;
     if (model->labels > 0 && tensor->role == TDM_ROLE_HEAD)
         name = "score.weight";
+    if (model->delta.apart && tensor->role == TDM_ROLE_DELTA_QKVZ)
+        name = "linear_attn.in_proj_qkv.weight";
+    if (model->delta.apart && tensor->role == TDM_ROLE_DELTA_BA)
+        name = "linear_attn.in_proj_b.weight";
     if (model->parts & TDM_PART_TURNED_NORM) {
         if (tensor->role == TDM_ROLE_Q_NORM)
             name = "self_attn.query_layernorm.weight";

@@ -14,7 +14,7 @@
 #define MOST_KINDS 4u
 #define SCALE_BYTES 2u
 
-enum keeps { ALL, WINDOW, CHUNK };
+enum keeps { ALL, WINDOW, CHUNK, STATE };
 
 struct kind {
     enum keeps keeps;
@@ -54,11 +54,26 @@ static uint32_t find_kind(struct kinds *kinds, struct kind wanted)
     return tdm_least(k, MOST_KINDS - 1);
 }
 
+/* What a layer keeps: K and V, states, both or nothing. Returns how many. */
+static uint32_t kinds_of_layer(const struct tdm_model *model, const struct tdm_serving *serving,
+                               uint32_t layer, struct kind kinds[2])
+{
+    const struct tdm_layer_kind *kind = &model->layer_kinds[layer];
+    uint32_t count = 0;
+    if (!kind->no_attention && !kind->delta)
+        kinds[count++] = kind_of(model, serving, layer);
+    if (tdm_serving_has_state(kind))
+        kinds[count++] = (struct kind){.keeps = STATE};
+    return count;
+}
+
 static struct kinds kinds_of(const struct tdm_model *model, const struct tdm_serving *serving)
 {
     struct kinds kinds = {.count = 0};
+    struct kind kept[2];
     for (uint32_t layer = 0; layer < model->layers; layer++)
-        kinds.kind[find_kind(&kinds, kind_of(model, serving, layer))].layers++;
+        for (uint32_t i = kinds_of_layer(model, serving, layer, kept); i-- > 0;)
+            kinds.kind[find_kind(&kinds, kept[i])].layers++;
     bool hybrid = kinds.count > 1;
     if (serving->version < TDM_VLLM_0_8 || (hybrid && serving->one_group))
         kinds = (struct kinds){.kind = {{.keeps = ALL, .layers = model->layers}}, .count = 1};
@@ -100,8 +115,7 @@ static uint64_t stored_bytes(const struct tdm_serving *serving, uint64_t element
     return elements * 2;
 }
 
-/* Bytes of a token in one layer of a rank. */
-static uint64_t token_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
+uint64_t tdm_serving_token_bytes(const struct tdm_model *model, const struct tdm_serving *serving)
 {
     if (model->latent.kv_rank > 0) /* MLAAttentionSpec: no values, one head, on every rank */
         return stored_bytes(serving, model->latent.kv_rank + model->latent.rotary_dim);
@@ -124,14 +138,17 @@ uint64_t tdm_serving_block_bytes(const struct tdm_model *model, const struct tdm
         for (uint32_t k = 0; k < kinds.count; k++)
             met[k] = 0;
         for (uint32_t layer = 0; layer < model->layers; layer++) {
-            uint32_t k = kinds.count == 1 ? 0 : find_kind(&kinds, kind_of(model, serving, layer));
-            const struct kind *kind = &kinds.kind[k];
-            inside += kind->first_group + met[k]++ % kind->groups == g && layer >= layers.first &&
-                      layer < layers.end;
+            struct kind kept[2];
+            for (uint32_t i = kinds_of_layer(model, serving, layer, kept); i-- > 0;) {
+                uint32_t k = kinds.count == 1 ? 0 : find_kind(&kinds, kept[i]);
+                const struct kind *kind = &kinds.kind[k];
+                inside += kind->first_group + met[k]++ % kind->groups == g &&
+                          layer >= layers.first && layer < layers.end;
+            }
         }
         most = tdm_most(most, inside);
     }
-    return most * serving->block_tokens * token_bytes(model, serving);
+    return most * serving->block_tokens * tdm_serving_token_bytes(model, serving);
 }
 
 /* Tokens of a sequence that eviction leaves. */
@@ -163,6 +180,8 @@ static uint64_t group_blocks(const struct tdm_serving *serving, const struct kin
         break;
     case WINDOW: /* a window may begin within a block */
         return tdm_size_ceil_div(tdm_least(kind->tokens - 1 + batched_tokens, tokens), size) + 1;
+    case STATE:
+        return tdm_serving_state_pages(serving);
     case CHUNK:
         return tdm_size_ceil_div(tdm_least(kind->tokens + batched_tokens, tokens), size);
     }

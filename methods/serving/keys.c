@@ -183,6 +183,11 @@ static bool has_chunks(const struct tdm_key_case *c)
     return has_windows(c) && c->settings->serving.chunk_tokens > 0;
 }
 
+static bool has_states(const struct tdm_key_case *c)
+{
+    return tdm_serving_has_states(c->model);
+}
+
 static bool has_eviction(const struct tdm_key_case *c)
 {
     return c->settings->serving.eviction != TDM_EVICT_NONE;
@@ -214,18 +219,23 @@ static enum tdm_serving_weights stored_weights(const struct tdm_model *model)
         [TDM_BASE_WHOLE] = TDM_SERVED_BF16,     [TDM_BASE_NF4] = TDM_SERVED_NF4,
         [TDM_BASE_NF4_DOUBLE] = TDM_SERVED_NF4, [TDM_BASE_INT8] = TDM_SERVED_INT8,
         [TDM_BASE_GPTQ] = TDM_SERVED_GPTQ,      [TDM_BASE_AWQ] = TDM_SERVED_AWQ};
-    return model->base.stored == TDM_STORED_FP8     ? TDM_SERVED_FP8
-           : model->base.stored == TDM_STORED_MXFP4 ? TDM_SERVED_MXFP4
-                                                    : of_bases[model->base.kind];
+    return model->base.stored == TDM_STORED_FP8            ? TDM_SERVED_FP8
+           : model->base.stored == TDM_STORED_MXFP4        ? TDM_SERVED_MXFP4
+           : model->base.stored == TDM_STORED_INT4_EXPERTS ? TDM_SERVED_INT4_EXPERTS
+                                                           : of_bases[model->base.kind];
 }
 
 static const char *name_of(enum tdm_serving_weights weights)
 {
-    static const char *const names[] = {
-        [TDM_SERVED_BF16] = "none",        [TDM_SERVED_FP8] = "fp8",
-        [TDM_SERVED_INT8] = "int8",        [TDM_SERVED_AWQ] = "awq",
-        [TDM_SERVED_GPTQ] = "gptq",        [TDM_SERVED_NVFP4] = "nvfp4",
-        [TDM_SERVED_NF4] = "bitsandbytes", [TDM_SERVED_MXFP4] = "mxfp4"};
+    static const char *const names[] = {[TDM_SERVED_BF16] = "none",
+                                        [TDM_SERVED_FP8] = "fp8",
+                                        [TDM_SERVED_INT8] = "int8",
+                                        [TDM_SERVED_AWQ] = "awq",
+                                        [TDM_SERVED_GPTQ] = "gptq",
+                                        [TDM_SERVED_NVFP4] = "nvfp4",
+                                        [TDM_SERVED_NF4] = "bitsandbytes",
+                                        [TDM_SERVED_MXFP4] = "mxfp4",
+                                        [TDM_SERVED_INT4_EXPERTS] = "int4-experts"};
     return names[weights];
 }
 
@@ -251,7 +261,8 @@ static bool has_groups(const struct tdm_key_case *c)
     enum tdm_serving_weights weights = c->settings->serving.weights;
     if (weights == TDM_SERVED_BF16)
         weights = stored_weights(c->model);
-    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ;
+    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ ||
+           weights == TDM_SERVED_INT4_EXPERTS;
 }
 
 static enum tdm_status settle_weights(const struct tdm_model *model, struct tdm_serving *s,
@@ -274,14 +285,16 @@ static const struct tdm_key_need needs_scales = {
     "without kv_cache_dtype=int8, int4 or nvfp4, which have scales", scales_groups};
 static const struct tdm_key_need needs_windows = {
     "with version below 0.8, which kept all tokens of a window's layers", has_windows};
+static const struct tdm_key_need needs_states = {
+    "without layers that have states, as those of Mamba-2 and gated DeltaNets", has_states};
 static const struct tdm_key_need needs_chunks = {"without attention_chunk_size", has_chunks};
 static const struct tdm_key_need needs_eviction = {"without kv_eviction", has_eviction};
 static const struct tdm_key_need needs_sinks = {"without kv_eviction=streaming", has_sinks};
 static const struct tdm_key_need needs_prompt = {"without kv_eviction=h2o or snapkv", has_prompt};
 static const struct tdm_key_need needs_prefill = {"without prefill_context_parallel_size",
                                                   has_prefill_ranks};
-const struct tdm_key_need tdm_serving_needs_groups = {"without quantization=awq or gptq",
-                                                      has_groups};
+const struct tdm_key_need tdm_serving_needs_groups = {
+    "without quantization=awq, gptq or int4-experts", has_groups};
 
 const struct tdm_method_key tdm_keys_serving[] = {
     {"version", "0.6.4|0.6.5|0.8|0.9.1|0.11|0.17|0.21", "0.21",
@@ -316,6 +329,12 @@ const struct tdm_method_key tdm_keys_serving[] = {
      tdm_key_read_count, FIELD(full_every), .most = 1024, .needs = {&needs_chunks}},
     {"disable_hybrid_kv_cache_manager", "no|yes", "no", "yes: layers with windows keep all tokens",
      tdm_key_read_switch, FIELD(one_group), .needs = {&needs_windows}},
+    {"mamba_ssm_cache_dtype", "auto|bfloat16|float32", "auto",
+     "states of Mamba-2 and of gated DeltaNets; auto: as the config says, else bf16",
+     tdm_key_read_choice, FIELD(state_dtype), .needs = {&needs_states}},
+    {"enable_prefix_caching", "auto|no|yes", "auto",
+     "yes: a sequence has two pages of states, not one; auto: yes from 0.21 on",
+     tdm_key_read_choice, FIELD(prefix_caching), .needs = {&needs_states}},
     {"kv_eviction", "none|streaming|h2o|snapkv", "none",
      "tokens that are dropped: StreamingLLM, H2O, SnapKV", tdm_key_read_choice, FIELD(eviction)},
     {"kv_budget", "N", "2048", "tokens that eviction keeps of a sequence, or of its prompt",
@@ -387,9 +406,9 @@ static enum tdm_status check_ranks(const struct tdm_model *model,
                         "--set %s=%" PRIu64 ": it must divide the %" PRIu32
                         " query heads, and divide or be a multiple of the %" PRIu32 " KV heads",
                         tensor, s->tensor_ranks, model->query_heads, model->kv_heads);
-    if (s->weights == TDM_SERVED_MXFP4 && model->experts.count == 0) {
-        tdm_fail(err, TDM_USAGE, "--set quantization=mxfp4: it is of experts, which %s has none of",
-                 model->name);
+    if (tdm_serving_experts_alone(s->weights) && model->experts.count == 0) {
+        tdm_fail(err, TDM_USAGE, "--set quantization=%s: it is of experts, which %s has none of",
+                 name_of(s->weights), model->name);
         return tdm_hint(err, "--set quantization=nvfp4 quantizes all projections to 4 bits");
     }
     if (s->pipeline_ranks > model->layers)
@@ -435,6 +454,9 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
         return tdm_hint(err, "leave that setting out");
     }
     status = check_ranks(model, settings, err);
+    if (status == TDM_OK)
+        status = tdm_serving_settle_states(model, &settings->serving,
+                                           tdm_serving_token_bytes(model, s), err);
     if (status != TDM_OK)
         return status;
     if (windowed && (divided || s->prefix_levels > 0 || s->eviction != TDM_EVICT_NONE)) {
@@ -493,11 +515,15 @@ bool tdm_serving_leaves_vision(const struct tdm_model *model,
 
 const char *tdm_serving_stored_note(const struct tdm_model *model, bool keeps_windows)
 {
-    static const char *const notes[][2] = {
-        [TDM_SERVED_BF16] = {NULL, WINDOWS},       [TDM_SERVED_FP8] = STORED("fp8"),
-        [TDM_SERVED_INT8] = STORED("int8"),        [TDM_SERVED_AWQ] = STORED("awq"),
-        [TDM_SERVED_GPTQ] = STORED("gptq"),        [TDM_SERVED_NVFP4] = STORED("nvfp4"),
-        [TDM_SERVED_NF4] = STORED("bitsandbytes"), [TDM_SERVED_MXFP4] = STORED("mxfp4")};
+    static const char *const notes[][2] = {[TDM_SERVED_BF16] = {NULL, WINDOWS},
+                                           [TDM_SERVED_FP8] = STORED("fp8"),
+                                           [TDM_SERVED_INT8] = STORED("int8"),
+                                           [TDM_SERVED_AWQ] = STORED("awq"),
+                                           [TDM_SERVED_GPTQ] = STORED("gptq"),
+                                           [TDM_SERVED_NVFP4] = STORED("nvfp4"),
+                                           [TDM_SERVED_NF4] = STORED("bitsandbytes"),
+                                           [TDM_SERVED_MXFP4] = STORED("mxfp4"),
+                                           [TDM_SERVED_INT4_EXPERTS] = STORED("int4-experts")};
     return notes[stored_weights(model)][keeps_windows];
 }
 
@@ -517,6 +543,9 @@ static const char *assumption(const struct tdm_model *model,
                      "--set other_weights=SIZE"
                    : "vLLM loads the vision tower of this model too, about 0.8 GiB that are not "
                      "counted: --set other_weights=0.8G";
+    if (tdm_serving_has_states(model))
+        return "states beside K and V, whose pages are as vLLM's sources have them; block sizes of "
+               "published logs are met";
     if (model->latent.kv_rank > 0)
         return "latent keys and values as vLLM's sources have them; compared with one log, of "
                "DeepSeek V2 Lite";

@@ -23,10 +23,10 @@ extern const struct tdm_key_need tdm_serving_needs_groups; /* weights whose grou
 /* How projections are stored: rows of a table of keys, which vLLM and SGLang name alike. */
 #define TDM_SERVING_WEIGHT_KEYS                                                                 \
     {"quantization",                                                                            \
-     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4",                                         \
+     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4|int4-experts",                            \
      NULL,                                                                                      \
      "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and " \
-     "gptq: 4 bits; mxfp4: experts alone",                                                      \
+     "gptq: 4 bits; mxfp4, int4-experts: experts alone",                                        \
      tdm_key_read_choice,                                                                       \
      .field = offsetof(struct tdm_method_settings, serving.weights),                            \
      .settled = tdm_serving_settled_weights},                                                   \
@@ -49,6 +49,9 @@ bool tdm_serving_leaves_vision(const struct tdm_model *model,
 /* KV heads that a GPU has: no fewer than one. */
 uint64_t tdm_serving_kv_heads(const struct tdm_model *model, const struct tdm_serving *serving);
 
+/* Are experts quantized alone, and all other weights in bf16? */
+bool tdm_serving_experts_alone(enum tdm_serving_weights weights);
+
 /* Parameters of a tensor-parallel rank in a stage, as they are stored, and the tables of RoPE
  * (weights.c). */
 void tdm_serving_weights(const struct tdm_model *model, const struct tdm_serving *serving,
@@ -67,7 +70,27 @@ void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine 
                         const struct tdm_serving *serving, uint64_t context,
                         struct tdm_serving_answer *answer);
 
+/* ---- states.c ---- */
+
+/* Does a layer have states beside K and V, or in their place? Does any? */
+bool tdm_serving_has_state(const struct tdm_layer_kind *kind);
+bool tdm_serving_has_states(const struct tdm_model *model);
+
+/* Pages of states of a sequence in each group of such layers. */
+uint64_t tdm_serving_state_pages(const struct tdm_serving *serving);
+
+/* Bytes that the mixer of such a layer makes of a token in the profile run. */
+uint64_t tdm_serving_mixer_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
+
+/* Raises block_tokens so that a page of K and V of a layer, whose token has token_bytes, has room
+ * for the states of one. TDM_USAGE: they are not modelled with a setting. */
+enum tdm_status tdm_serving_settle_states(const struct tdm_model *model, struct tdm_serving *s,
+                                          uint64_t token_bytes, struct tdm_error *err);
+
 /* ---- cache.c ---- */
+
+/* Bytes of K and V of a token in one layer of a rank. */
+uint64_t tdm_serving_token_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
 
 /* Groups of layers whose blocks are counted alike. */
 uint32_t tdm_serving_groups(const struct tdm_model *model, const struct tdm_serving *serving);

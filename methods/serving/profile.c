@@ -157,7 +157,9 @@ void tdm_serving_profile(const struct tdm_model *model, const struct tdm_serving
     for (uint32_t layer = layers.first; layer < layers.end; layer++)
         widest =
             tdm_most(widest, tdm_most(mlp_bytes(model, serving, model->layer_kinds[layer].experts),
-                                      attention_bytes(model, serving)));
+                                      tdm_serving_has_state(&model->layer_kinds[layer])
+                                          ? tdm_serving_mixer_bytes(model, serving)
+                                          : attention_bytes(model, serving)));
     uint64_t layer_bytes =
         tdm_most(tokens * widest, tokens * attention_bytes(model, serving) + back);
     rank->forward_bytes = layer_bytes + tokens * (hidden_bytes(model, serving) + received) +

@@ -58,9 +58,13 @@ enum tdm_serving_weights {
     TDM_SERVED_AWQ,  /* 4 bits, a scale and a zero for each group */
     TDM_SERVED_GPTQ, /* 4 bits, a scale for each group */
     TDM_SERVED_NVFP4,
-    TDM_SERVED_NF4,   /* bitsandbytes */
-    TDM_SERVED_MXFP4, /* experts alone, as GPT-OSS is stored */
+    TDM_SERVED_NF4,          /* bitsandbytes */
+    TDM_SERVED_MXFP4,        /* experts alone, as GPT-OSS is stored */
+    TDM_SERVED_INT4_EXPERTS, /* the same in integers, as Kimi K2 Thinking is */
 };
+
+/* What states of layers are stored in; auto: as the config says, else bf16. */
+enum tdm_state_dtype { TDM_STATES_AUTO, TDM_STATES_BF16, TDM_STATES_FP32 };
 
 #define TDM_PREFIX_LEVELS 8u
 
@@ -80,7 +84,9 @@ struct tdm_serving {
     uint64_t sliding_window; /* of every layer; TDM_AUTO: as the model has it */
     uint64_t chunk_tokens;   /* of chunked attention; 0: none */
     uint64_t full_every;     /* with chunks: of so many layers the last one sees all */
-    bool one_group;          /* layers with windows keep all tokens */
+    enum tdm_state_dtype state_dtype;
+    enum tdm_serving_choice prefix_caching; /* of states: a page more */
+    bool one_group;                         /* layers with windows keep all tokens */
     enum tdm_kv_eviction eviction;
     uint64_t budget_tokens, sink_tokens, prompt_tokens; /* of eviction */
     struct {
@@ -95,10 +101,10 @@ struct tdm_serving {
     uint64_t other_weights_bytes;
     bool adapters;                        /* enable_lora */
     uint64_t adapter_slots, adapter_rank; /* max_loras, max_lora_rank */
-    uint64_t weight_group;                /* elements that share a scale, of AWQ and GPTQ */
-    bool eager;                           /* no CUDA graphs */
-    bool flashinfer;                      /* samples by FlashInfer, not by sorting */
-    uint64_t non_torch_bytes;             /* TDM_AUTO */
+    uint64_t weight_group;    /* elements that share a scale, of AWQ, GPTQ, INT4_EXPERTS */
+    bool eager;               /* no CUDA graphs */
+    bool flashinfer;          /* samples by FlashInfer, not by sorting */
+    uint64_t non_torch_bytes; /* TDM_AUTO */
     uint64_t kv_memory_bytes; /* kv_cache_memory_bytes: of the cache, with no profile; 0: unset */
     uint64_t override_blocks; /* num_gpu_blocks_override; 0: unset */
 };

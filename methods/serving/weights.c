@@ -54,6 +54,13 @@ static bool is_projection(enum tdm_role role)
     case TDM_ROLE_SHARED_GATE:
     case TDM_ROLE_SHARED_UP:
     case TDM_ROLE_SHARED_DOWN:
+    case TDM_ROLE_MAMBA_IN:
+    case TDM_ROLE_MAMBA_OUT:
+    case TDM_ROLE_DELTA_QKVZ:
+    case TDM_ROLE_DELTA_Z:
+    case TDM_ROLE_DELTA_OUT:
+    case TDM_ROLE_SHORT_IN:
+    case TDM_ROLE_SHORT_OUT:
         return true;
     default:
         return false;
@@ -65,6 +72,15 @@ static bool is_projection(enum tdm_role role)
 static bool is_whole(enum tdm_role role)
 {
     return role == TDM_ROLE_Q_LATENT || role == TDM_ROLE_KV_LATENT;
+}
+
+/* What belongs to heads of Mamba-2 and of gated DeltaNets, or to columns that are convolved. */
+static bool is_of_mixer(enum tdm_role role)
+{
+    return (role >= TDM_ROLE_MAMBA_TIME && role <= TDM_ROLE_MAMBA_NORM) ||
+           role == TDM_ROLE_DELTA_TIME || role == TDM_ROLE_DELTA_DECAY ||
+           role == TDM_ROLE_DELTA_KERNEL || role == TDM_ROLE_DELTA_BA || role == TDM_ROLE_DELTA_A ||
+           role == TDM_ROLE_SHORT_KERNEL;
 }
 
 static bool is_key_or_value(enum tdm_role role)
@@ -86,7 +102,8 @@ static uint64_t elements_of(const struct tdm_model *model, const struct tdm_serv
         uint64_t heads = model->query_heads / ranks + 2 * tdm_serving_kv_heads(model, serving);
         return heads * model->head_dim * tensor->columns;
     }
-    if ((is_projection(tensor->role) && !is_whole(tensor->role)) || tensor->role == TDM_ROLE_Q_BIAS)
+    if ((is_projection(tensor->role) && !is_whole(tensor->role)) || is_of_mixer(tensor->role) ||
+        tensor->role == TDM_ROLE_Q_BIAS)
         return tensor->elements / ranks;
     return tensor->elements;
 }
@@ -117,10 +134,15 @@ static uint64_t mxfp4_bytes(const struct tdm_model *model, const struct tdm_serv
     return elements / 2 + elements / 32;
 }
 
-/* Of AWQ and GPTQ, whose group is settled. */
+/* Of weights whose group is settled. */
 static uint64_t groups_of(const struct tdm_serving *serving, uint64_t elements)
 {
     return tdm_size_ceil_div(elements, serving->weight_group);
+}
+
+bool tdm_serving_experts_alone(enum tdm_serving_weights weights)
+{
+    return weights == TDM_SERVED_MXFP4 || weights == TDM_SERVED_INT4_EXPERTS;
 }
 
 static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
@@ -129,12 +151,14 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
     uint64_t elements = elements_of(model, serving, tensor);
     if (!is_projection(tensor->role))
         return elements * BF16_BYTES;
-    if (serving->weights == TDM_SERVED_MXFP4)
-        return tensor->role == TDM_ROLE_EXPERTS_GATE_UP || tensor->role == TDM_ROLE_EXPERTS_DOWN
-                   ? mxfp4_bytes(model, serving, tensor)
-                   : elements * BF16_BYTES;
+    if (tdm_serving_experts_alone(serving->weights) && tensor->role != TDM_ROLE_EXPERTS_GATE_UP &&
+        tensor->role != TDM_ROLE_EXPERTS_DOWN)
+        return elements * BF16_BYTES;
     switch (serving->weights) {
     case TDM_SERVED_MXFP4:
+        return mxfp4_bytes(model, serving, tensor);
+    case TDM_SERVED_INT4_EXPERTS:
+        return elements / 2 + groups_of(serving, elements) * BF16_BYTES;
     case TDM_SERVED_BF16:
         return elements * BF16_BYTES;
     case TDM_SERVED_FP8:
@@ -193,7 +217,7 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
         /* What is absorbed into queries and outputs: views of the weight, or bf16 copies of a
          * quantized one (v1/attention/backends/mla/common.py process_weights_after_loading). */
         if (tensor->role == TDM_ROLE_KV_FROM_LATENT && serving->weights != TDM_SERVED_BF16 &&
-            serving->weights != TDM_SERVED_MXFP4)
+            !tdm_serving_experts_alone(serving->weights))
             bytes += elements_of(model, serving, tensor) * BF16_BYTES;
     }
     return bytes;
@@ -204,6 +228,8 @@ static uint64_t unit_bytes(const struct tdm_model *model, const struct tdm_servi
 static uint64_t rope_bytes(const struct tdm_model *model)
 {
     uint64_t table = model->max_context * model->rotary_dim * BF16_BYTES;
+    if ((model->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) != 0)
+        return 0;
     uint64_t factor = model->rope.kind == TDM_ROPE_LINEAR ? (uint64_t)model->rope.factor : 1;
     return table * factor + ((model->parts & TDM_PART_TWO_ROPES) ? table : 0);
 }

@@ -210,6 +210,77 @@ static struct tdm_eager_value *copied(struct tdm_eager *m, struct tdm_eager_valu
     return y;
 }
 
+/* What a layer makes of its input: q, k and v for the convolution, the gate, and both numbers of
+ * each head. `held` lives until the layer returns. */
+struct inputs {
+    struct tdm_eager_value *qkv, *gate, *b, *a, *held[2];
+};
+
+static struct tdm_eager_value *project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       struct tdm_eager_value *weight, struct tdm_eager_value *x)
+{
+    return tdm_torch_linear(m, t, x, weight, NULL, weight->module);
+}
+
+/* Two products whose parts lie group by group: copies of all of them. */
+static struct inputs joint_inputs(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                  const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    const struct tdm_delta *d = &t->config->delta;
+    const uint64_t tokens = x->rows, groups = d->value_heads / d->key_heads;
+    const uint64_t keys = (uint64_t)d->key_heads * d->key_dim,
+                   values = (uint64_t)d->value_heads * d->value_dim;
+    const uint64_t widths[] = {d->key_dim, d->key_dim, groups * d->value_dim,
+                               groups * d->value_dim},
+                   halves[] = {groups, groups};
+    struct tdm_eager_value *parts[4], *gates[2], *old[3];
+    struct inputs in;
+    tdm_label(m, "linear_attn.in_proj_qkvz");
+    in.held[0] = project(m, t, layer->delta[DELTA_QKVZ], x);
+    tdm_label(m, "linear_attn.in_proj_ba");
+    in.held[1] = project(m, t, layer->delta[DELTA_BA], x);
+    tdm_label(m, "linear_attn");
+    struct tdm_eager_value *by_group =
+        tdm_reshape(m, in.held[0], tokens * d->key_heads, in.held[0]->columns / d->key_heads);
+    struct tdm_eager_value *gates_by_group =
+        tdm_reshape(m, in.held[1], tokens * d->key_heads, 2 * groups);
+    tdm_split(m, by_group, widths, 4, parts);
+    tdm_split(m, gates_by_group, halves, 2, gates);
+    tdm_drop(m, by_group);
+    tdm_drop(m, gates_by_group);
+    old[2] = copied(m, parts[2], tokens, values);
+    in.gate = copied(m, parts[3], tokens * d->value_heads, d->value_dim);
+    in.b = copied(m, gates[0], tokens, d->value_heads);
+    in.a = copied(m, gates[1], tokens, d->value_heads);
+    for (unsigned i = 0; i < 2; i++)
+        old[i] = copied(m, parts[i], tokens, keys);
+    tdm_label(m, "linear_attn.conv1d");
+    in.qkv = tdm_cat_many(m, old, 3);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, old[i]);
+    return in;
+}
+
+/* Qwen3.5: a product each. */
+static struct inputs separate_inputs(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                     const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    const struct tdm_delta *d = &t->config->delta;
+    struct inputs in = {.held = {NULL, NULL}};
+    tdm_label(m, "linear_attn.in_proj_qkv");
+    in.qkv = project(m, t, layer->delta[DELTA_QKVZ], x);
+    tdm_label(m, "linear_attn.in_proj_z");
+    in.gate = project(m, t, layer->delta[DELTA_Z], x);
+    in.gate =
+        tdm_replace(m, in.gate, tdm_reshape(m, in.gate, x->rows * d->value_heads, d->value_dim));
+    tdm_label(m, "linear_attn.in_proj_b");
+    in.b = project(m, t, layer->delta[DELTA_BA], x);
+    tdm_label(m, "linear_attn.in_proj_a");
+    in.a = project(m, t, layer->delta[DELTA_A], x);
+    tdm_label(m, "linear_attn.conv1d");
+    return in;
+}
+
 struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         const struct torch_layer *layer, struct tdm_eager_value *x)
 {
@@ -217,61 +288,38 @@ struct tdm_eager_value *tdm_torch_delta(struct tdm_eager *m, const struct tdm_to
     const uint64_t tokens = x->rows, groups = d->value_heads / d->key_heads;
     const uint64_t keys = (uint64_t)d->key_heads * d->key_dim,
                    values = (uint64_t)d->value_heads * d->value_dim;
-    const uint64_t widths[] = {d->key_dim, d->key_dim, groups * d->value_dim,
-                               groups * d->value_dim};
-    const uint64_t flat_widths[] = {keys, keys, values}, halves[] = {groups, groups};
-    struct tdm_eager_value *parts[4], *gates[2], *old[3], *rule[RULE_INPUTS];
-    tdm_label(m, "linear_attn.in_proj_qkvz");
-    struct tdm_eager_value *all =
-        tdm_torch_linear(m, t, x, layer->delta[DELTA_QKVZ], NULL, layer->delta[DELTA_QKVZ]->module);
-    tdm_label(m, "linear_attn.in_proj_ba");
-    struct tdm_eager_value *both =
-        tdm_torch_linear(m, t, x, layer->delta[DELTA_BA], NULL, layer->delta[DELTA_BA]->module);
-    tdm_label(m, "linear_attn");
-    struct tdm_eager_value *by_group =
-        tdm_reshape(m, all, tokens * d->key_heads, all->columns / d->key_heads);
-    struct tdm_eager_value *gates_by_group =
-        tdm_reshape(m, both, tokens * d->key_heads, 2 * groups);
-    tdm_split(m, by_group, widths, 4, parts);
-    tdm_split(m, gates_by_group, halves, 2, gates);
-    tdm_drop(m, by_group);
-    tdm_drop(m, gates_by_group);
-    old[2] = copied(m, parts[2], tokens, values);
-    struct tdm_eager_value *z = copied(m, parts[3], tokens * d->value_heads, d->value_dim);
-    struct tdm_eager_value *b = copied(m, gates[0], tokens, d->value_heads),
-                           *a = copied(m, gates[1], tokens, d->value_heads);
-    for (unsigned i = 0; i < 2; i++)
-        old[i] = copied(m, parts[i], tokens, keys);
-    tdm_label(m, "linear_attn.conv1d");
-    struct tdm_eager_value *two = tdm_cat_many(m, old, 3);
-    struct tdm_eager_value *mixed = tdm_torch_convolution(m, two, layer->delta[DELTA_KERNEL]);
-    tdm_drop(m, two);
+    const uint64_t flat_widths[] = {keys, keys, values};
+    struct tdm_eager_value *rule[RULE_INPUTS];
+    struct inputs in = d->apart ? separate_inputs(m, t, layer, x) : joint_inputs(m, t, layer, x);
+    struct tdm_eager_value *mixed = tdm_torch_convolution(m, in.qkv, layer->delta[DELTA_KERNEL]);
+    tdm_drop(m, in.qkv);
     tdm_split(m, mixed, flat_widths, 3, rule);
     for (unsigned i = 0; i < 3; i++) {
-        tdm_drop(m, old[i]);
         uint64_t width = i < 2 ? d->key_dim : d->value_dim;
         rule[i] = tdm_replace(
             m, rule[i],
             tdm_reshape(m, rule[i], tokens * (i < 2 ? d->key_heads : d->value_heads), width));
     }
     tdm_label(m, "linear_attn.gates");
-    rule[RULE_BETA] = tdm_sigmoid(m, b);
-    rule[RULE_DECAY] = decays(m, layer, a);
+    rule[RULE_BETA] = tdm_sigmoid(m, in.b);
+    rule[RULE_DECAY] = decays(m, layer, in.a);
     tdm_label(m, "linear_attn.chunk_gated_delta_rule");
     for (unsigned i = 0; i < 2; i++)
         rule[i] = tdm_replace(m, rule[i], tdm_repeat(m, rule[i], groups));
     struct tdm_eager_value *made = delta_rule(m, rule, d->value_heads);
     tdm_label(m, "linear_attn.norm");
-    made = tdm_replace(m, made, gated_norm(m, made, z, layer->delta[DELTA_NORM]));
+    const uint32_t norm = layer->delta[DELTA_NORM]->module;
+    made = tdm_replace(m, made, tdm_module_enter(t, norm, made));
+    made = tdm_replace(m, made, gated_norm(m, made, in.gate, layer->delta[DELTA_NORM]));
+    made = tdm_module_leave(t, norm, made);
     struct tdm_eager_value *merged = tdm_reshape(m, made, tokens, values);
     tdm_drop(m, made);
     tdm_label(m, "linear_attn.out_proj");
-    struct tdm_eager_value *y = tdm_torch_linear(m, t, merged, layer->delta[DELTA_OUT], NULL,
-                                                 layer->delta[DELTA_OUT]->module);
+    struct tdm_eager_value *y = project(m, t, layer->delta[DELTA_OUT], merged);
     tdm_drop(m, merged);
     for (unsigned i = 0; i < RULE_INPUTS; i++)
         tdm_drop(m, rule[i]);
-    struct tdm_eager_value *rest[] = {mixed, a, b, z, both, all};
+    struct tdm_eager_value *rest[] = {mixed, in.a, in.b, in.gate, in.held[1], in.held[0]};
     for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
         tdm_drop(m, rest[i]);
     return y;

@@ -29,6 +29,9 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
     tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_eager_value *embedded = tdm_tensor_embedding(t);
+    if (t->embedding_norm[0] != NULL)
+        embedded = tdm_replace(
+            m, embedded, tdm_layer_norm(m, embedded, t->embedding_norm[0], t->embedding_norm[1]));
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (tdm_adapter_prefix_tokens(s) > 0)
         tdm_torch_prefix(t);

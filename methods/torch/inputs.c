@@ -122,6 +122,9 @@ void tdm_torch_masks(struct tdm_torch_model *t)
             tdm_adapter_prefix_tokens(&t->settings) > 0 && !t->settings.flash_package;
         if (eager)
             t->mask = number_mask(t, boolean_mask(t, false));
+        if (t->config->own_scores == TDM_SCORES_MPT)
+            t->mask = tdm_replace(t->m, t->mask,
+                                  tdm_value_new(t->m, t->mask->rows, t->mask->columns, BOOL));
         else if (longer) /* keys are more than queries: no kernel masks that */
             t->mask = boolean_mask(t, false);
     }
@@ -191,6 +194,9 @@ static void complex_angles(struct tdm_torch_model *t)
 void tdm_torch_rotary(struct tdm_torch_model *t)
 {
     t->cosine = t->sine = t->window_cosine = t->window_sine = NULL;
+    tdm_torch_alibi(t);
+    if (t->config->own_scores == TDM_SCORES_GPTJ) /* by each layer */
+        return;
     if ((t->config->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) != 0)
         return;
     if ((t->config->parts & TDM_PART_COMPLEX_ROPE) != 0 ||

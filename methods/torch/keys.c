@@ -498,10 +498,16 @@ enum tdm_status tdm_torch_settle_base(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* Does transformers take scores in memory if nothing is said? */
+static bool takes_eager(const struct tdm_model *model)
+{
+    return (model->parts & TDM_PART_SINKS) != 0 || model->own_scores != TDM_SCORES_COMMON;
+}
+
 static const char *settled_attention(const struct tdm_key_case *c, char *text)
 {
     (void)text;
-    return (c->model->parts & TDM_PART_SINKS) != 0 ? "eager" : "sdpa";
+    return takes_eager(c->model) ? "eager" : "sdpa";
 }
 
 static const char *settled_logits(const struct tdm_key_case *c, char *text)
@@ -531,7 +537,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.checkpoint_offload), .needs = {&needs_inputs}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", NULL,
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
-     "is said sdpa, but eager where attention has sinks",
+     "is said sdpa, but eager where attention has sinks, and of GPT-J, BLOOM and MPT",
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
@@ -809,7 +815,7 @@ static enum tdm_status check_mixed(const struct tdm_model *model,
                         method, model->architecture);
     if (mixer == NULL)
         return TDM_OK;
-    if (torch->context.divider != NULL || torch->wrapper->enter_module != NULL)
+    if (torch->context.divider != NULL)
         return tdm_fail(err, TDM_USAGE, "method %s: %s, which %s has, are not modelled", method,
                         mixer, model->architecture);
     if (torch->use_cache || torch->compile != TDM_COMPILE_NO)
@@ -879,7 +885,8 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
             model->layer_kinds[i].window > 0 && torch->tokens >= model->layer_kinds[i].window;
     const char *what =
         (model->parts & ~parts) != 0 || model->experts.count > 0 || model->head_norms ||
-                model->whole_qk_norm || model->attention_softcap > 0 || model->logits_softcap > 0
+                model->own_scores != TDM_SCORES_COMMON || model->whole_qk_norm ||
+                model->attention_softcap > 0 || model->logits_softcap > 0
             ? model->architecture
         : windows                                                    ? "a window of attention"
         : torch->lora_rank > 0 && torch->adapter != TDM_ADAPTER_LORA ? "peft_type"
@@ -994,6 +1001,56 @@ static enum tdm_status check_checkpoints(const struct tdm_model *model,
     return tdm_hint(err, "--set checkpointing=on, of whole layers");
 }
 
+/* Baichuan 2: losses that read the head's weight themselves do not know that it is normed. */
+static enum tdm_status check_normed_head(const struct tdm_model *model,
+                                         const struct tdm_method_settings *settings,
+                                         struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const char *what = torch->logits_tiles > 0                    ? "logits_tiles"
+                       : torch->second.trainer != TDM_TRAINER_SFT ? "trainer"
+                       : torch->code != TDM_CODE_TRANSFORMERS     ? "model_code"
+                       : torch->context.divider != NULL           ? "divided sequences"
+                       : torch->context.chunk_tokens > 0          ? "sequences in chunks"
+                       : tdm_tensor_ranks(torch) > 1              ? "tensor-parallel ranks"
+                       : torch->logits > TDM_LOGITS_BF16 && torch->logits != TDM_LOGITS_SCORE
+                           ? "logits in parts"
+                           : NULL;
+    return !model->normed_head || what == NULL
+               ? TDM_OK
+               : tdm_fail(err, TDM_USAGE,
+                          "method %s: the normed head of %s with %s is not modelled",
+                          settings->method->name, model->architecture, what);
+}
+
+/* GPT-J, BLOOM and MPT: scores in memory are all that transformers has, or that is modelled. */
+static enum tdm_status check_own_scores(const struct tdm_model *model,
+                                        const struct tdm_method_settings *settings,
+                                        struct tdm_error *err)
+{
+    const struct tdm_torch_settings *torch = &settings->torch;
+    const char *what = torch->context.divider != NULL         ? "divided sequences"
+                       : torch->context.chunk_tokens > 0      ? "sequences in chunks"
+                       : torch->shifted                       ? "attention in groups"
+                       : tdm_tensor_ranks(torch) > 1          ? "tensor-parallel ranks"
+                       : torch->compile != TDM_COMPILE_NO     ? "compile"
+                       : torch->liger != 0                    ? "liger"
+                       : torch->use_cache                     ? "use_cache"
+                       : tdm_adapter_prefix_tokens(torch) > 0 ? "PREFIX_TUNING"
+                                                              : NULL;
+    if (model->own_scores == TDM_SCORES_COMMON)
+        return TDM_OK;
+    if (torch->attention != TDM_TORCH_EAGER && torch->attention != TDM_TORCH_MATERIALIZED &&
+        what == NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set attention: attention of %s with scores in memory alone is modelled: "
+                        "eager",
+                        model->architecture);
+    return what == NULL ? TDM_OK
+                        : tdm_fail(err, TDM_USAGE, "method %s: %s with %s is not modelled",
+                                   settings->method->name, model->architecture, what);
+}
+
 enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -1041,8 +1098,13 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         return tdm_fail(err, TDM_USAGE,
                         "method %s: sinks of attention, which %s has, are not modelled",
                         settings->method->name, model->architecture);
-    if ((model->parts & TDM_PART_SINKS) != 0 && torch->attention == TDM_TORCH_SDPA)
+    if (takes_eager(model) && torch->attention == TDM_TORCH_SDPA)
         settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
+    status = check_own_scores(model, settings, err);
+    if (status == TDM_OK)
+        status = check_normed_head(model, settings, err);
+    if (status != TDM_OK)
+        return status;
     settings->torch.fsdp.gathers_float8 &=
         torch->float8 == TDM_FLOAT8_TENSORWISE && torch->wrapper == &tdm_fsdp_wrapper;
     if (torch->float8 != TDM_FLOAT8_NO && torch->quantization != TDM_QUANTIZATION_NONE)
@@ -1075,6 +1137,10 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return of_wrapper;
     if (tdm_adapter_prefix_tokens(&settings->torch) > 0)
         return TDM_NOT_MEASURED "PREFIX_TUNING, as read in peft and transformers";
+    if (tdm_model_other_mixer(model) != NULL && wrapper->enter_module != NULL)
+        return TDM_NOT_MEASURED
+            "mixers under ZeRO-3, whose kernels read weights of modules that are "
+            "not called, so these are gathered with the mixer";
     if (model->delta.value_heads > 0)
         return "gated DeltaNets by the kernels of flash-linear-attention and causal-conv1d";
     if (model->mamba.heads > 0)
@@ -1099,6 +1165,8 @@ const char *tdm_torch_assumption(const struct tdm_model *model,
         return "dropout of attention by its kernels, which keep no mask but a seed";
     if (model->base.stored == TDM_STORED_FP8)
         return TDM_NOT_COUNTED "the weights of fp8, which are made bf16 to be trained";
+    if (model->base.stored == TDM_STORED_INT4_EXPERTS)
+        return TDM_NOT_COUNTED "the experts of int4, which are made bf16 to be trained";
     return divider == NULL || divider->assumption == NULL ? NULL
                                                           : divider->assumption(model, settings);
 }

@@ -172,7 +172,7 @@ static struct tdm_eager_value *project_q(struct tdm_eager *m, const struct tdm_t
 
 void tdm_torch_latent_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                             struct tdm_eager_value *x, struct tdm_eager_value *qkv[3],
-                            struct tdm_eager_value *held[LATENT_HELD])
+                            struct tdm_eager_value *held[ATTENTION_HELD])
 {
     const struct torch_layer *layer = &t->layers[number];
     const struct tdm_latent *l = &t->config->latent;
@@ -193,8 +193,8 @@ void tdm_torch_latent_heads(struct tdm_eager *m, const struct tdm_torch_model *t
     tdm_label(m, "self_attn.query_states");
     qkv[0] = tdm_cat(m, q_parts[0], rotated[0]);
     expand(m, t, layer, latent[0], rotated[1], &qkv[1]);
-    struct tdm_eager_value *const locals[LATENT_HELD] = {q,         q_parts[0], joint,
-                                                         latent[0], rotated[0], rotated[1]};
-    for (unsigned i = 0; i < LATENT_HELD; i++)
+    struct tdm_eager_value *const locals[] = {q,         q_parts[0], joint,
+                                              latent[0], rotated[0], rotated[1]};
+    for (unsigned i = 0; i < sizeof(locals) / sizeof(locals[0]); i++)
         held[i] = locals[i];
 }

@@ -157,7 +157,7 @@ struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct td
 {
     if (t->config->bare_norms)
         return bare_norm(m, x);
-    if (bias == NULL)
+    if (bias == NULL && !t->config->unbiased_norms)
         return tdm_torch_norm(m, t, x, weight);
     struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
     struct tdm_eager_value *factor =
@@ -174,7 +174,12 @@ struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_t
                                          struct tdm_eager_value *bias, uint32_t module)
 {
     struct tdm_eager_value *input = tdm_module_enter(t, module, x);
-    struct tdm_eager_value *y = tdm_linear(m, input, weight, bias, false);
+    struct tdm_eager_value *factor = module == TDM_MODULE_HEAD && t->config->normed_head &&
+                                             t->settings.logits != TDM_LOGITS_SCORE
+                                         ? tdm_torch_normed_head(m, weight)
+                                         : tdm_take(weight);
+    struct tdm_eager_value *y = tdm_linear(m, input, factor, bias, false);
+    tdm_drop(m, factor);
     tdm_drop(m, input);
     return tdm_module_leave(t, module, y);
 }
@@ -250,12 +255,14 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
 {
     const struct torch_layer *layer = &t->layers[number];
     const bool latent = t->config->latent.kv_rank > 0;
-    struct tdm_eager_value *qkv[3], *held[LATENT_HELD] = {0}, *gate = NULL;
+    struct tdm_eager_value *qkv[3], *held[ATTENTION_HELD] = {0}, *gate = NULL;
     if (t->settings.context.chunk_tokens > 0)
         return attend_by_chunks(m, t, layer, x);
     tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
     if (latent)
         tdm_torch_latent_heads(m, t, number, x, qkv, held);
+    else if (t->config->own_scores == TDM_SCORES_GPTJ)
+        tdm_torch_gptj_heads(m, t, number, x, qkv, held);
     else
         gate = tdm_torch_heads(m, t, number, x, qkv);
     struct tdm_eager_value *turned_q = qkv[0], *turned_k = qkv[1], *v = qkv[2];
@@ -265,8 +272,11 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     struct tdm_eager_value *mask =
         t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     tdm_label(m, "self_attn.attention");
+    struct tdm_eager_value *const operands[] = {turned_q, turned_k, v};
     struct tdm_eager_value *heads =
-        tdm_torch_attention(m, t, layer, turned_q, turned_k, v, mask, kept);
+        t->config->own_scores != TDM_SCORES_COMMON
+            ? tdm_torch_own_attention(m, t, operands, mask, kept)
+            : tdm_torch_attention(m, t, layer, turned_q, turned_k, v, mask, kept);
     struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
@@ -284,7 +294,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     tdm_drop(m, turned_q);
     tdm_drop(m, turned_k);
     tdm_drop(m, v);
-    for (unsigned i = 0; i < LATENT_HELD; i++)
+    for (unsigned i = 0; i < ATTENTION_HELD; i++)
         tdm_drop(m, held[i]);
     return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
 }
@@ -297,7 +307,8 @@ static struct tdm_eager_value *activate(const struct tdm_torch_model *t, struct 
     if (tdm_torch_is_litgpt(&t->settings) &&
         (kind == TDM_ACTIVATION_GELU_NEW || kind == TDM_ACTIVATION_GELU_FAST))
         kind = TDM_ACTIVATION_GELU_TANH;
-    return tdm_activate(t->m, kind, x);
+    return kind == TDM_ACTIVATION_BLOOM ? tdm_torch_bloom_gelu(t->m, x)
+                                        : tdm_activate(t->m, kind, x);
 }
 
 /* One product for gate and up, which are views of it. It stays until the function returns. */
@@ -508,22 +519,37 @@ static struct tdm_eager_value *run_parallel_layer(struct tdm_eager *m, const voi
     return y;
 }
 
+/* What a layer has in place of attention or beside it. Nemotron-H alone gives it the hidden states
+ * as a positional argument. */
+static struct tdm_eager_value *run_mixer(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         uint32_t number, struct tdm_eager_value *x)
+{
+    const struct torch_layer *layer = &t->layers[number];
+    const uint32_t module = tdm_layer_module(number, TDM_MODULE_MIXER);
+    const bool positional = (t->config->parts & TDM_PART_ONE_MIXER) != 0;
+    struct tdm_eager_value *given = tdm_module_enter(t, module, positional ? x : NULL),
+                           *input = positional ? given : tdm_take(x);
+    struct tdm_eager_value *y =
+        layer->delta[DELTA_OUT] != NULL        ? tdm_torch_delta(m, t, layer, input)
+        : layer->short_conv[SHORT_OUT] != NULL ? tdm_torch_short_conv(m, t, layer, input)
+                                               : tdm_torch_mamba(m, t, layer, input);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, module, y);
+}
+
 /* Attention, or what the layer has in its place or beside it. */
 static struct tdm_eager_value *mix(struct tdm_eager *m, const struct tdm_torch_model *t,
                                    uint32_t number, struct tdm_eager_value *x,
                                    struct tdm_eager_value **kept)
 {
     const struct torch_layer *layer = &t->layers[number];
-    if (layer->delta[DELTA_OUT] != NULL)
-        return tdm_torch_delta(m, t, layer, x);
-    if (layer->short_conv[SHORT_OUT] != NULL)
-        return tdm_torch_short_conv(m, t, layer, x);
-    if (layer->mamba[MAMBA_OUT] == NULL)
+    if (layer->delta[DELTA_OUT] == NULL && layer->short_conv[SHORT_OUT] == NULL &&
+        layer->mamba[MAMBA_OUT] == NULL)
         return attend(m, t, number, x, kept);
-    struct tdm_eager_value *scanned = tdm_torch_mamba(m, t, layer, x);
-    if (t->config->layer_kinds[number].no_attention)
+    struct tdm_eager_value *scanned = run_mixer(m, t, number, x);
+    if ((t->config->parts & TDM_PART_FALCON_H1) == 0)
         return scanned;
-    scanned = tdm_replace(m, scanned, tdm_mul_number(m, scanned)); /* Falcon-H1 */
+    scanned = tdm_replace(m, scanned, tdm_mul_number(m, scanned));
     struct tdm_eager_value *input = tdm_mul_number(m, x);
     struct tdm_eager_value *attended = attend(m, t, number, input, kept);
     tdm_drop(m, input);

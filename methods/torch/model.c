@@ -99,6 +99,8 @@ static uint32_t module_of(const struct tdm_torch_model *t, uint32_t unit, enum t
     case TDM_ROLE_EMBEDDING:
         return module_of_end(t, false);
     case TDM_ROLE_POSITIONS:
+    case TDM_ROLE_EMBEDDING_NORM:
+    case TDM_ROLE_EMBEDDING_NORM_BIAS:
         return TDM_MODULE_EMBEDDING;
     case TDM_ROLE_FINAL_NORM:
         return TDM_MODULE_NORM;
@@ -115,6 +117,19 @@ static uint32_t module_of(const struct tdm_torch_model *t, uint32_t unit, enum t
     case TDM_ROLE_SHARED_DOWN:
     case TDM_ROLE_SHARED_EXPERT_GATE:
         return tdm_layer_module(unit, TDM_MODULE_MLP);
+    case TDM_ROLE_DELTA_TIME:
+    case TDM_ROLE_DELTA_DECAY:
+    case TDM_ROLE_MAMBA_TIME:
+    case TDM_ROLE_MAMBA_DECAY:
+    case TDM_ROLE_MAMBA_SKIP:
+    /* The mixer's kernels read these of modules that are not called. */
+    case TDM_ROLE_DELTA_KERNEL:
+    case TDM_ROLE_MAMBA_KERNEL:
+    case TDM_ROLE_MAMBA_KERNEL_BIAS:
+    case TDM_ROLE_MAMBA_NORM:
+    case TDM_ROLE_MAMBA_OUT:
+    case TDM_ROLE_SHORT_KERNEL:
+        return tdm_layer_module(unit, TDM_MODULE_MIXER);
     case TDM_ROLE_FINAL_NORM_BIAS:
         return TDM_MODULE_NORM;
     case TDM_ROLE_HEAD_BIAS:
@@ -447,6 +462,9 @@ static void add_parameters(struct tdm_torch_model *t)
     t->m->category = TDM_METHOD_WEIGHTS;
     t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
     t->position_weight = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_POSITIONS);
+    for (unsigned i = 0; i < 2; i++)
+        t->embedding_norm[i] = add_weight(t, tdm_model_embedding_unit(config),
+                                          (enum tdm_role)(TDM_ROLE_EMBEDDING_NORM + i));
     if (config->scaled_embedding)
         t->embedding_scale = tdm_value_new(t->m, 1, 1, t->weight_bytes);
     for (uint32_t i = 0; i < config->layers; i++)
@@ -457,7 +475,8 @@ static void add_parameters(struct tdm_torch_model *t)
         t->head_bias = add_weight(t, head, TDM_ROLE_HEAD_BIAS);
     tdm_label(t->m, "model.rotary_emb.inv_freq");
     const bool rotates = (config->parts & (TDM_PART_POSITIONS | TDM_PART_NO_ANGLES)) == 0;
-    for (unsigned i = 0; i < 2 && rotates; i++)
+    tdm_torch_gptj_angles(t);
+    for (unsigned i = 0; i < 2 && rotates && config->own_scores != TDM_SCORES_GPTJ; i++)
         t->frequencies[i] = tdm_value_new(t->m, config->rotary_dim / 2, 1, FP32);
     if (t->settings.logits == TDM_LOGITS_SCORE)
         t->head = add_score(t, t->settings.lora_rank == 0);

@@ -17,6 +17,8 @@ enum {
     DELTA_BA,
     DELTA_NORM,
     DELTA_OUT,
+    DELTA_Z,
+    DELTA_A,
     DELTA_WEIGHTS
 };
 
@@ -70,7 +72,7 @@ struct tdm_torch_model {
     struct torch_layer *layers, *shared; /* shared: of each layer, used if it has one */
     struct torch_layer *experts;         /* of all layers, if they are modules; or NULL */
     struct tdm_eager_value *embedding, *position_weight, *embedding_scale, *final_norm,
-        *final_norm_bias, *head, *head_bias, *frequencies[2], *ids;
+        *final_norm_bias, *embedding_norm[2], *head, *head_bias, *frequencies[2], *ids;
     /* Belong to the current forward. After it only checkpointed layers hold references to them. */
     struct tdm_eager_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_eager_value *window_cosine, *window_sine; /* NULL: those of all layers */
@@ -337,12 +339,27 @@ struct tdm_eager_value *tdm_lora_kernels_output(struct tdm_eager *m,
 struct tdm_eager_value *tdm_lora_kernels_mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                                              const struct torch_layer *layer,
                                              struct tdm_eager_value *x);
-/* What a function of latent attention holds until it returns, beside q, k and v. */
-enum { LATENT_HELD = 6 };
+/* What a function of latent attention, or GPT-J's, holds until it returns, beside q, k and v. */
+enum { ATTENTION_HELD = 7 };
 /* q, k and v by heads of latent attention, rotated (latent.c). The caller drops what is held. */
 void tdm_torch_latent_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
                             struct tdm_eager_value *x, struct tdm_eager_value *qkv[3],
-                            struct tdm_eager_value *held[LATENT_HELD]);
+                            struct tdm_eager_value *held[ATTENTION_HELD]);
+/* Rows of a head's weight over their lengths, where the model has it so (normed_head.c). */
+struct tdm_eager_value *tdm_torch_normed_head(struct tdm_eager *m, struct tdm_eager_value *weight);
+/* The same of GPT-J, and the tables of angles that its layers have; ALiBi's, which takes the place
+ * of cosines; attention of families that have their own; BLOOM's GELU (own_scores.c). */
+void tdm_torch_gptj_heads(struct tdm_eager *m, const struct tdm_torch_model *t, uint32_t number,
+                          struct tdm_eager_value *x, struct tdm_eager_value *qkv[3],
+                          struct tdm_eager_value *held[ATTENTION_HELD]);
+void tdm_torch_gptj_angles(struct tdm_torch_model *t);
+void tdm_torch_alibi(struct tdm_torch_model *t);
+struct tdm_eager_value *tdm_torch_own_attention(struct tdm_eager *m,
+                                                const struct tdm_torch_model *t,
+                                                struct tdm_eager_value *const qkv[3],
+                                                struct tdm_eager_value *mask,
+                                                struct tdm_eager_value **kept);
+struct tdm_eager_value *tdm_torch_bloom_gelu(struct tdm_eager *m, struct tdm_eager_value *x);
 /* Does Liger's rotation fit the model? It turns whole heads, in their dtype. */
 bool tdm_torch_has_liger_rope(const struct tdm_model *config);
 /* q, k and v by heads, rotated (heads.c). Returns the gate of the output; NULL: there is none. */

@@ -31,6 +31,7 @@ enum tdm_layer_module {
     TDM_MODULE_ATTENTION,
     TDM_MODULE_MLP,
     TDM_MODULE_ACTIVATION,
+    TDM_MODULE_MIXER, /* in place of attention, or beside it */
     TDM_MODULE_ROLES, /* the module of each role's weight */
     TDM_MODULE_ADAPTED =
         120, /* a projection with adapters: the module that contains its three products */

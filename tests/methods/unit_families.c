@@ -115,6 +115,7 @@ static void check_peak(const struct row *row, uint64_t predicted)
                     {"glm4_moe_lite", UINT64_C(132) * 512 + UINT64_C(8) * 60},
                     {"gpt_oss", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"hunyuan_v1_moe", UINT64_C(132) * 512 + UINT64_C(8) * 60},
+                    {"mpt", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"nemotron", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"olmo", UINT64_C(4) * TOKENS * TOKENS * 4},
                     {"opt", UINT64_C(4) * TOKENS * TOKENS * 4},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of Megatron's hybrid models: what a layer of Mamba-2 keeps for its backward and takes in
- * it, counted by hand, on one tensor rank and on two; its parameters; what cannot be run. */
+/* Tests of hybrid models, of Megatron but for ZeRO-3: what a layer of Mamba-2 keeps for its
+ * backward and takes in it, counted by hand, on one tensor rank and on two; its parameters; what
+ * cannot be run. */
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -73,12 +74,13 @@ static enum tdm_status read_setting(const struct setting *setting, const struct 
     return tdm_method_check(model, settings, err);
 }
 
-static struct tdm_torch_run run(const char *pattern, uint64_t gpus, const char *pair)
+static struct tdm_torch_run run_by(const char *method, const char *pattern, uint64_t gpus,
+                                   const char *pair)
 {
     static const struct tdm_torch_device gpu = {
         {132, 2048, 32 * MIB, MIB, 90}, UINT64_C(1) << 42, UINT64_C(1) << 42, 0, false};
     const struct setting setting = {
-        "tensor-parallel", gpus, {"allocator_conf=expandable_segments:True", pair}};
+        method, gpus, {"allocator_conf=expandable_segments:True", pair}};
     struct tdm_model *model = model_of(pattern);
     struct tdm_method_settings settings;
     struct tdm_torch_run out;
@@ -88,6 +90,11 @@ static struct tdm_torch_run run(const char *pattern, uint64_t gpus, const char *
     assert_false(out.step[2].failed);
     tdm_model_free(model);
     return out;
+}
+
+static struct tdm_torch_run run(const char *pattern, uint64_t gpus, const char *pair)
+{
+    return run_by("tensor-parallel", pattern, gpus, pair);
 }
 
 static void assert_near(uint64_t value, uint64_t expected, uint64_t slack)
@@ -172,6 +179,24 @@ static void expect_refusal(const char *name, const struct setting *setting, cons
     tdm_model_free(model);
 }
 
+/* ZeRO-3: a rank has an eighth of each parameter. What a mixer's kernels read is gathered for it,
+ * and where nothing persists all of it is given back until the next step. */
+static void shards_by_hand(void **state)
+{
+    (void)state;
+    const char *nothing = "stage3_param_persistence_threshold=0",
+               *all = "stage3_param_persistence_threshold=1000000000000";
+    const struct tdm_torch_run more = run_by("zero3", "MM*-", 8, nothing),
+                               less = run_by("zero3", "M*-", 8, nothing),
+                               whole = run_by("zero3", "MM*-", 8, all);
+    struct tdm_model *model = model_of("MM*-");
+    const uint64_t whole_bytes = 2 * model->parameters;
+    tdm_model_free(model);
+    assert_int_equal(more.weight_bytes - less.weight_bytes, 2 * parameters(1) / 8);
+    const uint64_t apart = more.step[2].before_bytes, together = whole.step[2].before_bytes;
+    assert_near(together - apart, whole_bytes, whole_bytes / 100);
+}
+
 static void what_is_not_known_is_refused(void **state)
 {
     const struct setting context = {"megatron-cp", 2, {"context_parallel_size=2"}};
@@ -189,11 +214,9 @@ static void what_is_not_known_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_by_hand),
-        cmocka_unit_test(kept_by_hand),
-        cmocka_unit_test(mlp_by_hand),
-        cmocka_unit_test(states_are_of_chunks),
-        cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(parameters_by_hand), cmocka_unit_test(kept_by_hand),
+        cmocka_unit_test(mlp_by_hand),        cmocka_unit_test(states_are_of_chunks),
+        cmocka_unit_test(shards_by_hand),     cmocka_unit_test(what_is_not_known_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

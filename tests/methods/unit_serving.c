@@ -600,6 +600,90 @@ static void logs_are_met(void **state)
     "{\"quant_method\": \"compressed-tensors\", \"ignore\": [\"lm_head\"], " \
     "\"config_groups\": {\"group_0\": {\"input_activations\": " inputs       \
     ", \"weights\": {\"type\": \"" type "\", \"num_bits\": " bits "}}}}"
+/* Blocks of 672 tokens are what vLLM says of Nemotron Nano 9B v2 (issue 24280); the others are
+ * counted by hand. */
+static void states_take_pages(void **state)
+{
+    static const struct {
+        const char *model;
+        uint64_t gpus, block, groups, layers; /* of a group */
+    } cases[] = {{"qwen3-next-80b-a3b", 1, 544, 4, 12},
+                 {"qwen3-next-80b-a3b", 4, 272, 4, 12},
+                 {"nemotron-nano-9b-v2", 1, 672, 8, 4},
+                 {"falcon-h1-0.5b", 1, 800, 2, 36},
+                 {"lfm2-1.2b", 1, 16, 3, 6}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct served s;
+        serve(cases[i].model, "h200", 32768, cases[i].gpus, NULL, 0, &s);
+        if (s.status != TDM_OK)
+            fail_msg("%s", s.err.message);
+        const uint64_t heads =
+            s.model->kv_heads > cases[i].gpus ? s.model->kv_heads / cases[i].gpus : 1;
+        assert_int_equal(s.settings.serving.block_tokens, cases[i].block);
+        assert_int_equal(s.answer.groups, cases[i].groups);
+        assert_int_equal(s.answer.rank.block_bytes,
+                         cases[i].layers * cases[i].block * 2 * 2 * heads * s.model->head_dim);
+        end(&s);
+    }
+}
+
+/* A published start of Qwen3.6 27B with fp8 K and V and fp32 states, by vLLM 0.20: blocks of 1,568
+ * tokens, 6.67 GiB hold 53,312 tokens, or 5.15 contexts of 32,768 where prefixes are cached. */
+static void states_of_qwen(void **state)
+{
+    static const char text[] =
+        "{\"architectures\": [\"Qwen3_5ForConditionalGeneration\"], \"text_config\": {"
+        "\"model_type\": \"qwen3_5_text\", \"hidden_size\": 5120, \"intermediate_size\": 17408,"
+        "\"num_hidden_layers\": 64, \"num_attention_heads\": 24, \"num_key_value_heads\": 4,"
+        "\"head_dim\": 256, \"linear_num_key_heads\": 16, \"linear_num_value_heads\": 48,"
+        "\"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128,"
+        "\"linear_conv_kernel_dim\": 4, \"vocab_size\": 248320,"
+        "\"mamba_ssm_dtype\": \"float32\", \"max_position_embeddings\": 262144}}";
+    const char *pairs[] = {"kv_cache_dtype=fp8", "kv_cache_memory_bytes=6.67GiB",
+                           "enable_prefix_caching=yes"};
+    struct tdm_method_settings settings = {.torch = {.tokens = 32768, .batch = 1, .ranks = 1}};
+    struct tdm_method_choices choices;
+    struct tdm_serving_answer answer;
+    struct tdm_machine *machine;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    json_t *config = json_loads(text, 0, NULL);
+    assert_int_equal(tdm_model_from_config("test", "test", config, &model, &err), TDM_OK);
+    assert_int_equal(tdm_machine_load("h100", &machine, &err), TDM_OK);
+    assert_int_equal(tdm_method_apply(&tdm_serving_method, pairs, 3, &settings, &choices, &err),
+                     TDM_OK);
+    assert_int_equal(tdm_method_check(model, &settings, &err), TDM_OK);
+    tdm_serving_answer(model, machine, &settings.serving, 32768, &answer);
+    assert_int_equal(settings.serving.block_tokens, 1568);
+    assert_int_equal(answer.cache_tokens, 53312);
+    assert_true(fabs(answer.concurrency - 5.15) < 0.005);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+    json_decref(config);
+}
+
+/* Experts in 4 bits with a scale of 16 for each 32; all else in bf16. Of a published log of vLLM
+ * 46.80 GiB were left for the cache on each of eight H200s. */
+static void experts_alone_are_quantized(void **state)
+{
+    struct served s;
+    (void)state;
+    serve("kimi-k2-thinking", "h200", 4096, 8, NULL, 0, &s);
+    assert_int_equal(s.status, TDM_OK);
+    const uint64_t experts = UINT64_C(60) * 384 * 3 * 7168 * 2048, all = s.model->parameters,
+                   down = UINT64_C(61) * 7168 * (1536 + 576), /* on every rank */
+        alone = UINT64_C(61) * (2 * 7168 + 1536 + 512) + 7168 + UINT64_C(60) * 384 * 7168 + down;
+    assert_int_equal(s.answer.rank.weights_bytes - s.answer.rank.rope_bytes,
+                     experts / 8 * 9 / 16 + ((all - experts - alone) / 8 + alone) * 2);
+    assert_true(fabs((double)s.answer.rank.cache_bytes / GIB - 46.8) < 0.5);
+    end(&s);
+    serve("qwen2.5-7b", "h200", 4096, 1, (const char *const[]){"quantization=int4-experts"}, 1, &s);
+    assert_int_equal(s.status, TDM_USAGE);
+    end(&s);
+}
+
 /* What the config of a checkpoint says of its weights holds where no key does. */
 static void checkpoints_are_served_as_stored(void **state)
 {
@@ -653,6 +737,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checkpoints_are_served_as_stored),
+        cmocka_unit_test(experts_alone_are_quantized),
+        cmocka_unit_test(states_take_pages),
+        cmocka_unit_test(states_of_qwen),
         cmocka_unit_test(blocks_are_rounded),
         cmocka_unit_test(latent_keys_have_one_head),
         cmocka_unit_test(dtypes_have_scales),
