@@ -253,7 +253,8 @@ static enum tdm_status read_backend(const struct tdm_from_reading *r, const char
 
 /* One GPU has no shards, and autocast instead of their policy (distributed/utils.py
  * maybe_enable_amp). Of several the embedding and the norm with the head are groups
- * (distributed/parallelize). */
+ * (distributed/parallelize). run_train.sh, which starts it, has expandable segments since October
+ * 2024. */
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     enum tdm_status status = TDM_OK;
@@ -268,6 +269,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
     if (status == TDM_OK && tdm_from_in(r, "optimizer", "name") == NULL)
         status = set_implementation(r);
+    if (status == TDM_OK)
+        status = tdm_from_pair(r, "allocator_conf", "expandable_segments:True");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
     return status;

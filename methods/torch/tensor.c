@@ -329,7 +329,8 @@ static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct
         {"tiled_mlp_compute", s->mlp_tiles > 0},
         {"tiled_logits", s->logits_tiles > 0},
         {"logits", s->logits != TDM_LOGITS_HF && s->logits != TDM_LOGITS_HF_HELD &&
-                       s->logits != TDM_LOGITS_BF16 && s->logits != TDM_LOGITS_BASE},
+                       s->logits != TDM_LOGITS_BF16 && s->logits != TDM_LOGITS_BF16_HELD &&
+                       s->logits != TDM_LOGITS_BASE},
         {"compile=all, which fuses the loss", s->compile == TDM_COMPILE_ALL},
         {"optimizer", s->optimizer >= TDM_TORCH_ADAMW_8BIT},
     };
