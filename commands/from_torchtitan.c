@@ -270,7 +270,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     if (status == TDM_OK && tdm_from_in(r, "optimizer", "name") == NULL)
         status = set_implementation(r);
     if (status == TDM_OK)
-        status = tdm_from_pair(r, "allocator_conf", "expandable_segments:True");
+        status = tdm_from_quiet_pair(r, "allocator_conf", "expandable_segments:True");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
     return status;

@@ -543,10 +543,12 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place|bf16-held|fp32-held", "hf",
+    {"logits",
+     "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place|bf16-held|fp32-held", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
      "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's; "
-     "in-place: ms-swift's CELOSS_PARALLEL_SIZE; bf16-held: as bf16, but they are held, as in a plain loop; fp32-held: an output of fp32 that is held, and labels as the data has them, as torchtitan had to June 2024",
+     "in-place: ms-swift's CELOSS_PARALLEL_SIZE; bf16-held: as bf16, but held, as the name of a plain "
+     "loop does; fp32-held: the same of an output of fp32, as torchtitan's was to June 2024",
      tdm_key_read_choice, FIELD(torch.logits), .settled = settled_logits},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked and in-place",
      tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
