@@ -117,8 +117,8 @@ static struct tdm_eager_value *shifted_loss(struct tdm_torch_model *t,
     return loss;
 }
 
-/* Mean cross entropy of the logits, cast to fp32 unless the loss is of bf16 ones or they are, and of
- * labels shifted by one. */
+/* Mean cross entropy of the logits, cast to fp32 unless the loss is of bf16 ones or they are, and
+ * of labels shifted by one. */
 static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
                                            struct tdm_eager_value *logits)
 {

@@ -323,7 +323,6 @@ static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct
         bool is_set;
     } unknown[] = {
         {"lora_rank", s->lora_rank > 0},
-        {"float8_recipe", s->float8 != TDM_FLOAT8_NO},
         {"liger", s->liger != 0},
         {"model_code", s->code != TDM_CODE_TRANSFORMERS},
         {"tiled_mlp_compute", s->mlp_tiles > 0},

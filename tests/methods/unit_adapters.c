@@ -567,8 +567,8 @@ static void litgpt_logits_are_fp32(void **state)
     assert_in_range(kept[0] - kept[1], words * 2 - words / 2, words * 2 + words);
 }
 
-/* The loss keeps its log-softmax. Beside it a loop that holds its logits keeps them: 2 bytes a token
- * and word of bf16 ones, whose log-softmax is bf16 too, and 4 of fp32 ones. */
+/* The loss keeps its log-softmax. Beside it a loop that holds its logits keeps them: 2 bytes a
+ * token and word of bf16 ones, whose log-softmax is bf16 too, and 4 of fp32 ones. */
 static void held_logits_stay(void **state)
 {
     static const char *const logits[] = {"logits=bf16", "logits=bf16-held", "logits=fp32-held"};
