@@ -153,14 +153,16 @@ static bool has_wrappers(const struct tdm_from_reading *r)
     return tdm_from_is(mode, "full") || (tdm_from_is(mode, "selective") && !keeps_operations(r));
 }
 
-/* distributed/parallelize: every layer by itself; compile.components: the loss too. Earlier
- * versions compiled layers alone. */
+/* distributed/parallelize: every layer by itself; compile.components: the loss too, as
+ * training.compile does since April 2025 (#1033), which a file with local_batch_size (June 2025) is
+ * later than. */
 static enum tdm_status read_compile(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
     const json_t *section = json_object_get(r->root, "compile");
     const json_t *parts = json_object_get(section, "components"), *part;
-    bool loss = section != NULL && parts == NULL;
+    bool loss =
+        section != NULL ? parts == NULL : tdm_from_in(r, "training", "local_batch_size") != NULL;
     size_t i;
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");

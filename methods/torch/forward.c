@@ -137,9 +137,7 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
         s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
     tdm_label(m, "loss");
-    struct tdm_eager_value *loss = s->compile == TDM_COMPILE_ALL
-                                       ? tdm_fused_cross_entropy(m, wide, labels)
-                                       : tdm_tensor_cross_entropy(t, wide, labels);
+    struct tdm_eager_value *loss = tdm_tensor_cross_entropy(t, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);
