@@ -222,6 +222,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
         status = settle_scales(r);
     if (status == TDM_OK && has_adapter(r) && fuses_adapters(r))
         status = tdm_from_quiet_pair(r, "lora_kernels", "unsloth");
+    if (status == TDM_OK) /* set_pytorch_cuda_alloc_conf, since July 2024 */
+        status = tdm_from_quiet_pair(r, "allocator_conf", "expandable_segments:True");
     return status == TDM_OK ? settle_trainer(r) : status;
 }
 

@@ -155,6 +155,9 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     r->from->is_training = r->from->is_trainer = true;
     r->from->checkpoints = !json_is_true(said(r, "disable_gradient_checkpointing"));
     r->from->reentrant = !json_is_false(said(r, "use_reentrant_gc"));
+    if (r->from->asked_gpus > 1 && /* its launcher (OPTIM_TORCH), since April 2025 */
+        tdm_from_quiet_pair(r, "allocator_conf", "expandable_segments:True") != TDM_OK)
+        return TDM_NO_MEMORY;
     if (has_adapter(r))
         return settle_adapter(r);
     bool narrow = json_is_true(said(r, "pure_bf16")) || said(r, "deepspeed") != NULL;

@@ -153,14 +153,16 @@ static bool has_wrappers(const struct tdm_from_reading *r)
     return tdm_from_is(mode, "full") || (tdm_from_is(mode, "selective") && !keeps_operations(r));
 }
 
-/* distributed/parallelize: every layer by itself; compile.components: the loss too. Earlier
- * versions compiled layers alone. */
+/* distributed/parallelize: every layer by itself; compile.components: the loss too, as
+ * training.compile does since April 2025 (#1033), which a file with local_batch_size (June 2025) is
+ * later than. */
 static enum tdm_status read_compile(const struct tdm_from_reading *r, const char *path,
                                     const json_t *value)
 {
     const json_t *section = json_object_get(r->root, "compile");
     const json_t *parts = json_object_get(section, "components"), *part;
-    bool loss = section != NULL && parts == NULL;
+    bool loss =
+        section != NULL ? parts == NULL : tdm_from_in(r, "training", "local_batch_size") != NULL;
     size_t i;
     if (tdm_from_is_off(value))
         return tdm_from_note(r, path, "off");
@@ -253,7 +255,8 @@ static enum tdm_status read_backend(const struct tdm_from_reading *r, const char
 
 /* One GPU has no shards, and autocast instead of their policy (distributed/utils.py
  * maybe_enable_amp). Of several the embedding and the norm with the head are groups
- * (distributed/parallelize). */
+ * (distributed/parallelize). run_train.sh, which starts it, has expandable segments since October
+ * 2024. */
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     enum tdm_status status = TDM_OK;
@@ -268,6 +271,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
         status = tdm_from_pair(r, "weights_dtype", "fp32");
     if (status == TDM_OK && tdm_from_in(r, "optimizer", "name") == NULL)
         status = set_implementation(r);
+    if (status == TDM_OK)
+        status = tdm_from_quiet_pair(r, "allocator_conf", "expandable_segments:True");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
     return status;

@@ -210,6 +210,8 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     r->from->spread = "fsdp";
     if (adapted && tdm_from_in(r, "model", "lora_rank") == NULL)
         status = tdm_from_pair(r, "lora_rank", "8");
+    if (status == TDM_OK) /* torchtune/__init__.py, since June 2025 */
+        status = tdm_from_quiet_pair(r, "allocator_conf", "expandable_segments:True");
     if (status == TDM_OK)
         status = tdm_from_lack(r, "model", "predicted as transformers' model of the same shape");
     return status;

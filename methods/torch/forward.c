@@ -120,17 +120,17 @@ static struct tdm_eager_value *shifted_loss(struct tdm_torch_model *t,
     return loss;
 }
 
-/* Mean cross entropy of the logits, cast to fp32 unless TDM_LOGITS_BF16, and of labels shifted by
- * one. */
+/* Mean cross entropy of the logits, cast to fp32 unless the loss is of bf16 ones or they are, and
+ * of labels shifted by one. */
 static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
                                            struct tdm_eager_value *logits)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
     tdm_label(m, "logits.float()");
-    struct tdm_eager_value *wide = s->logits == TDM_LOGITS_BF16 || s->compile == TDM_COMPILE_ALL
-                                       ? tdm_take(logits)
-                                       : tdm_cast(m, logits, FP32);
+    const bool as_it_is = s->logits == TDM_LOGITS_BF16 || s->logits == TDM_LOGITS_BF16_HELD ||
+                          s->logits == TDM_LOGITS_FP32_HELD || s->compile == TDM_COMPILE_ALL;
+    struct tdm_eager_value *wide = as_it_is ? tdm_take(logits) : tdm_cast(m, logits, FP32);
     tdm_label(m, "labels");
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
@@ -140,9 +140,7 @@ static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
         s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
     tdm_label(m, "loss");
-    struct tdm_eager_value *loss = s->compile == TDM_COMPILE_ALL
-                                       ? tdm_fused_cross_entropy(m, wide, labels)
-                                       : tdm_tensor_cross_entropy(t, wide, labels);
+    struct tdm_eager_value *loss = tdm_tensor_cross_entropy(t, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);
@@ -232,6 +230,13 @@ static struct tdm_eager_value *losses_by_chunks(struct tdm_torch_model *t,
     return loss;
 }
 
+/* Until the next forward has made its own. */
+static bool holds_logits(const struct tdm_torch_settings *s)
+{
+    return s->logits == TDM_LOGITS_HF_HELD || s->logits == TDM_LOGITS_BF16_HELD ||
+           s->logits == TDM_LOGITS_FP32_HELD;
+}
+
 static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden)
 {
@@ -265,7 +270,8 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     tdm_drop(m, rows);
     logits = tdm_torch_scale_logits(m, t, logits);
     bool shifts = tdm_torch_has_own_loss(&t->settings) && t->settings.loss != TDM_LOSS_PADDED;
-    if (shifts && t->settings.loss == TDM_LOSS_WIDE) {
+    if ((shifts && t->settings.loss == TDM_LOSS_WIDE) ||
+        t->settings.logits == TDM_LOGITS_FP32_HELD) {
         tdm_label(m, "logits.float()");
         logits = tdm_replace(m, logits, tdm_cast(m, logits, FP32));
     }
@@ -280,7 +286,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
                                                          : causal_loss(t, logits);
     }
     m->category = TDM_METHOD_WORKSPACE;
-    if (t->settings.logits == TDM_LOGITS_HF_HELD) {
+    if (holds_logits(&t->settings)) {
         tdm_drop(m, t->held_logits);
         t->held_logits = tdm_take(logits);
         tdm_torch_cache_hold(t);

@@ -549,10 +549,12 @@ const struct tdm_method_key tdm_keys_torch[] = {
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
+    {"logits",
+     "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place|bf16-held|fp32-held", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's; "
      "score: ForSequenceClassification's head, of reward models too; cut: cut cross-entropy; parts: torchtune's; "
-     "in-place: ms-swift's CELOSS_PARALLEL_SIZE",
+     "in-place: ms-swift's CELOSS_PARALLEL_SIZE; bf16-held: as bf16, but held, as the name of a plain "
+     "loop does; fp32-held: the same of an output of fp32, as torchtitan's was to June 2024",
      tdm_key_read_choice, FIELD(torch.logits), .settled = settled_logits},
     {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked and in-place",
      tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
@@ -896,7 +898,8 @@ static enum tdm_status check_litgpt(const struct tdm_model *model,
                 torch->quantization != TDM_QUANTIZATION_NF4
             ? "this quantization"
         : torch->modules_to_save != 0 ? "modules_to_save"
-        : torch->logits != TDM_LOGITS_HF && torch->logits != TDM_LOGITS_BF16
+        : torch->logits != TDM_LOGITS_HF && torch->logits != TDM_LOGITS_BF16 &&
+                torch->logits != TDM_LOGITS_BF16_HELD
             ? "logits of another loss"
         : torch->loss != TDM_LOSS_PADDED ? "a version of transformers"
         : torch->attention == TDM_TORCH_EAGER || torch->attention == TDM_TORCH_MATERIALIZED

@@ -82,8 +82,12 @@ enum tdm_torch_logits {
     TDM_LOGITS_CUT,     /* cut cross-entropy: no logits in memory */
     TDM_LOGITS_PARTS, /* logits and loss of an eighth of the tokens at a time, whose log-softmax is
                          kept (torchtune) */
-    TDM_LOGITS_IN_PLACE, /* the loss of some tokens at a time, whose gradient takes the place of
-                            their logits (ms-swift) */
+    TDM_LOGITS_IN_PLACE,  /* the loss of some tokens at a time, whose gradient takes the place of
+                             their logits (ms-swift) */
+    TDM_LOGITS_BF16_HELD, /* as TDM_LOGITS_BF16, and the logits are held until the next ones are
+                             made, as in a plain loop */
+    TDM_LOGITS_FP32_HELD, /* the output is fp32 and held as TDM_LOGITS_HF_HELD's is; labels are
+                             shifted by the data (torchtitan to June 2024, prime-rl) */
 };
 
 /* What torchao's CPUOffloadOptimizer has in host memory: states, or gradients too. */

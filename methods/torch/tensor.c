@@ -13,6 +13,7 @@
 
 #include "base/size.h"
 #include "methods/divisors.h"
+#include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/method.h"
 #include "methods/torch/parts.h"
@@ -247,6 +248,43 @@ static struct tdm_eager_value *parallel_cross_entropy(struct tdm_eager *m,
     return loss;
 }
 
+static void compiled_backward(struct tdm_eager *m, struct tdm_node *node,
+                              struct tdm_eager_value *const *grads,
+                              struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *kept = tdm_node_saved(m, node, 0), *mask = tdm_node_saved(m, node, 1);
+    const struct tdm_edge *edge = &node->edges[0];
+    (void)grads;
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, edge->element_bytes);
+    tdm_drop(m, mask);
+    tdm_drop(m, kept);
+}
+
+/* The same, compiled (inductor's code, torch 2.11): the forward makes most of the gradient, in
+ * fp32, from ones where the labels are, and keeps it in place of the logits. */
+static struct tdm_eager_value *compiled_cross_entropy(struct tdm_eager *m,
+                                                      struct tdm_eager_value *logits)
+{
+    static const struct tdm_eager_op op = {"CompiledFunctionBackward", false, compiled_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &logits, 1);
+    struct tdm_eager_value *most = tdm_value_new(m, logits->rows, 1, FP32);
+    struct tdm_eager_value *sum = tdm_value_new(m, logits->rows, 1, FP32);
+    struct tdm_eager_value *ones = tdm_value_new(m, logits->rows, logits->columns, FP32);
+    struct tdm_eager_value *own = tdm_value_new(m, logits->rows, 1, FP32);
+    struct tdm_eager_value *mask = tdm_value_new(m, logits->rows, 1, BOOL);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
+    struct tdm_eager_value *kept = tdm_value_new(m, logits->rows, logits->columns, FP32);
+    tdm_node_save(m, node, kept);
+    tdm_node_save(m, node, mask);
+    tdm_drop(m, most);
+    tdm_drop(m, own);
+    tdm_drop(m, ones);
+    tdm_drop(m, sum);
+    tdm_drop(m, kept);
+    tdm_drop(m, mask);
+    return tdm_node_finish(m, node, loss);
+}
+
 /* The gradient of gathered logits: this rank's words of it, copied. */
 static void words_backward(struct tdm_eager *m, struct tdm_node *node,
                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
@@ -274,6 +312,9 @@ struct tdm_eager_value *tdm_tensor_cross_entropy(const struct tdm_torch_model *t
                                                  struct tdm_eager_value *labels)
 {
     bool divided = ranks_of(t) > 1 && !t->settings.tensor.gathers_logits;
+    if (t->settings.compile == TDM_COMPILE_ALL)
+        return divided ? compiled_cross_entropy(t->m, logits)
+                       : tdm_fused_cross_entropy(t->m, logits, labels);
     return divided ? parallel_cross_entropy(t->m, logits, labels)
                    : tdm_cross_entropy(t->m, logits, labels);
 }
@@ -323,14 +364,13 @@ static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct
         bool is_set;
     } unknown[] = {
         {"lora_rank", s->lora_rank > 0},
-        {"float8_recipe", s->float8 != TDM_FLOAT8_NO},
         {"liger", s->liger != 0},
         {"model_code", s->code != TDM_CODE_TRANSFORMERS},
         {"tiled_mlp_compute", s->mlp_tiles > 0},
         {"tiled_logits", s->logits_tiles > 0},
         {"logits", s->logits != TDM_LOGITS_HF && s->logits != TDM_LOGITS_HF_HELD &&
-                       s->logits != TDM_LOGITS_BF16 && s->logits != TDM_LOGITS_BASE},
-        {"compile=all, which fuses the loss", s->compile == TDM_COMPILE_ALL},
+                       s->logits != TDM_LOGITS_BF16 && s->logits != TDM_LOGITS_BF16_HELD &&
+                       s->logits != TDM_LOGITS_BASE},
         {"optimizer", s->optimizer >= TDM_TORCH_ADAMW_8BIT},
     };
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)

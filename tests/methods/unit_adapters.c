@@ -567,6 +567,23 @@ static void litgpt_logits_are_fp32(void **state)
     assert_in_range(kept[0] - kept[1], words * 2 - words / 2, words * 2 + words);
 }
 
+/* The loss keeps its log-softmax. Beside it a loop that holds its logits keeps them: 2 bytes a
+ * token and word of bf16 ones, whose log-softmax is bf16 too, and 4 of fp32 ones. */
+static void held_logits_stay(void **state)
+{
+    static const char *const logits[] = {"logits=bf16", "logits=bf16-held", "logits=fp32-held"};
+    const uint64_t words = UINT64_C(151936) * TOKENS;
+    uint64_t kept[3];
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        const char *const pairs[] = {"lora_rank=8", "step=1", EXACT, logits[i], NULL};
+        struct tdm_method_prediction p = predict_of("qwen2.5-0.5b", pairs);
+        kept[i] = p.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] - p.steps[0].torch.before_bytes;
+    }
+    assert_int_equal(kept[1] - kept[0], 2 * words);
+    assert_in_range(kept[2] - kept[0], (4 + 4 - 2) * words, (4 + 4 - 2) * words + 4096);
+}
+
 /* AdamW (foreach) of torch 2.0 makes denominators beside the roots: of bf16 parameters while those
  * of fp32 ones are there. */
 static void denominators_by_hand(void **state)
@@ -765,6 +782,7 @@ int main(void)
         cmocka_unit_test(prefixes_by_hand),
         cmocka_unit_test(litgpt_by_hand),
         cmocka_unit_test(litgpt_logits_are_fp32),
+        cmocka_unit_test(held_logits_stay),
         cmocka_unit_test(litgpt_shares_shards),
         cmocka_unit_test(denominators_by_hand),
         cmocka_unit_test(means_by_hand),

@@ -584,6 +584,7 @@ static void muon_gathers_wide_matrices(void **state)
 /* ---- tensor parallelism ---- */
 
 #define TENSOR_TOKENS 512u
+#define TENSOR_WORDS UINT64_C(8192) /* of its config */
 /* Blocks are multiples of 512 bytes, and a few tensors are smaller. */
 #define ROUNDING UINT64_C(1024)
 
@@ -654,6 +655,27 @@ static void tensor_parallel_steps_are_those_of_pytorch(void **state)
     }
     fclose(file);
     assert_int_equal(rows, 5);
+}
+
+/* What the loss of divided logits keeps is fp32 either way; compiled, its backward makes bf16 of
+ * that alone, where three more tensors of it were beside it. */
+static void compiled_loss_of_divided_logits(void **state)
+{
+    static const char *const compile[] = {"compile=layers", "compile=all"};
+    const uint64_t words = TENSOR_TOKENS * (TENSOR_WORDS / 2);
+    uint64_t kept[2], most[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *const pairs[] = {"optimizer=none", "grads=none", YES, compile[i],
+                                     "tensor_parallel_degree=2"};
+        struct tdm_torch_step step = step_of("configs/tensor-parallel.json", pairs,
+                                             sizeof(pairs) / sizeof(pairs[0]), TENSOR_TOKENS, 4);
+        kept[i] = step.end_bytes[TDM_PHASE_FORWARD] - step.before_bytes;
+        most[i] = step.phases[TDM_PHASE_BACKWARD].allocated - step.before_bytes;
+    }
+    assert_in_range(kept[0], kept[1], kept[1] + 16 * TENSOR_TOKENS);
+    assert_in_range(most[0] - most[1], (3 * 4 - 2) * words,
+                    (3 * 4 - 2) * words + 64 * TENSOR_TOKENS);
 }
 
 /* ---- experts that ranks divide ---- */
@@ -750,6 +772,7 @@ int main(void)
         cmocka_unit_test(offloaded_shards_leave_nothing),
         cmocka_unit_test(shards_have_their_own_dtype),
         cmocka_unit_test(tensor_parallel_steps_are_those_of_pytorch),
+        cmocka_unit_test(compiled_loss_of_divided_logits),
         cmocka_unit_test(experts_keep_what_torchtitan_keeps),
         cmocka_unit_test(experts_are_divided_evenly),
         cmocka_unit_test(transformers_divides_experts_alone),
