@@ -89,6 +89,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/scores.c \
 	methods/torch/second.c methods/torch/second.h \
 	methods/torch/second_keys.c \
+	methods/torch/ppo.c \
 	methods/torch/vision.c \
 	methods/torch/system.c \
 	methods/torch/tensor.c methods/torch/tensor.h \
