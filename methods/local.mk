@@ -124,7 +124,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron/megatron.h \
 	methods/megatron/ops.c \
 	methods/megatron/parts.h \
-	methods/megatron/schedule.c \
+	methods/megatron/stages.c methods/megatron/schedule.c \
 	methods/megatron/system.c
 
 # A sequence over many GPUs: rings, all-to-alls, BurstEngine.

@@ -177,14 +177,10 @@ static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
     }
 }
 
-/* The number of a layer of a chunk in the model: stages take turns, chunk by chunk. Stages of one
- * chunk may have different numbers of layers. */
+/* The number of a layer of a chunk in the model. */
 static uint64_t number_of(const struct tdm_megatron *t, uint32_t chunk, uint64_t layer)
 {
-    if (t->layout.chunks == 1)
-        return (t->set.last_rank ? t->config->layers - t->layout.chunk_layers : 0) + layer;
-    uint64_t stage = t->set.last_rank ? t->layout.pipeline - 1 : 0;
-    return (chunk * t->layout.pipeline + stage) * t->layout.chunk_layers + layer;
+    return t->layout.offsets[chunk] + layer;
 }
 
 /* is_first_last_bf16_layer */
@@ -196,8 +192,8 @@ static bool is_wide(const struct tdm_megatron *t, uint64_t number)
 
 static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t number)
 {
-    uint64_t layers = t->layout.chunk_layers, experts = 0;
-    chunk->layers = calloc(layers, sizeof(*chunk->layers));
+    uint64_t layers = t->layout.layers[number], experts = 0;
+    chunk->layers = calloc(layers + 1, sizeof(*chunk->layers));
     for (uint64_t i = 0; i < layers && chunk->layers != NULL; i++) {
         struct megatron_layer *layer = &chunk->layers[i];
         layer->float8 = t->set.float8 != TDM_TE_NONE && !is_wide(t, number_of(t, number, i));
@@ -217,7 +213,7 @@ static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, ui
 enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, struct tdm_error *err)
 {
     struct megatron_chunk *chunk = &t->chunks[number];
-    uint64_t layers = t->layout.chunk_layers;
+    uint64_t layers = t->layout.layers[number];
     if (!make_layers(t, chunk, number))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
     chunk->first_trained = t->lora_rank > 0 ? UINT32_MAX : 0;

@@ -108,8 +108,9 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     struct tdm_eager *m = t->m;
     const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct tdm_label label = m->label;
-    m->label.layer =
-        chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
+    m->label.layer = number; /* in this stage */
+    for (uint32_t c = 0; c < chunk; c++)
+        m->label.layer += t->layout.layers[c];
     if ((t->config->parts & TDM_PART_ONE_MIXER) != 0) {
         struct tdm_eager_value *only = run_single(t, chunk, number, x);
         m->label = label;
@@ -120,7 +121,7 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
-    made = layer->router != NULL ? megatron_experts(t, layer, middle)
+    made = layer->router != NULL ? megatron_experts(t, chunk, number, middle)
                                  : run_mlp(t, chunk, number, middle);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *y = megatron_add(t, made, layer->fc2_bias, middle);
@@ -138,6 +139,10 @@ struct tdm_eager_value *megatron_run_region(struct tdm_megatron *t, enum megatro
         return megatron_core(t, inputs[0], inputs[1], inputs[2]);
     if (region == REGION_MLP)
         return mlp(t, &t->chunks[chunk].layers[first], inputs[0]);
+    if (region == REGION_MOE)
+        return megatron_mixture(t, chunk, first, inputs[0]);
+    if (region == REGION_SHARED)
+        return megatron_shared_experts(t, &t->chunks[chunk].layers[first], inputs[0]);
     struct tdm_eager_value *x = tdm_take(inputs[0]);
     for (uint32_t i = first; i < first + count; i++) {
         struct tdm_eager_value *y = run_layer(t, chunk, i, x);
@@ -226,7 +231,7 @@ struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatro
 struct tdm_eager_value *megatron_run_chunk(struct tdm_megatron *t, uint32_t chunk,
                                            struct tdm_eager_value *x)
 {
-    uint32_t layers = (uint32_t)t->layout.chunk_layers;
+    uint32_t layers = t->layout.layers[chunk];
     for (uint32_t i = 0, count; i < layers; i += count) {
         bool full = t->set.recompute == TDM_RECOMPUTE_FULL, again = full;
         count = 1;

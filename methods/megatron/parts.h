@@ -243,9 +243,15 @@ void megatron_add_mamba(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                     uint64_t columns));
 struct tdm_eager_value *megatron_mamba(struct tdm_megatron *t, const struct megatron_layer *layer,
                                        struct tdm_eager_value *x);
-/* The MLP of a layer with experts, with its norm (experts.c). */
-struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct megatron_layer *layer,
+/* The MLP of a layer with experts, with its norm (experts.c); without it; and its shared experts.
+ */
+struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
                                          struct tdm_eager_value *x);
+struct tdm_eager_value *megatron_mixture(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                         struct tdm_eager_value *normed);
+struct tdm_eager_value *megatron_shared_experts(struct tdm_megatron *t,
+                                                const struct megatron_layer *layer,
+                                                struct tdm_eager_value *x);
 /* Rows that a rank sends to experts: each token's row once for each of its experts, padded if
  * experts have a capacity. */
 uint64_t megatron_routed_rows(const struct tdm_megatron *t);
@@ -289,10 +295,10 @@ struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatr
 
 /* ---- layers (layers.c) ---- */
 
-enum megatron_region { REGION_LAYERS, REGION_MLP, REGION_CORE };
+enum megatron_region { REGION_LAYERS, REGION_MLP, REGION_CORE, REGION_MOE, REGION_SHARED };
 
-/* Recomputes a region in the backward: layers first .. first + count - 1 of a chunk, the MLP of one
- * layer, or core attention (inputs q, k, v). */
+/* Recomputes a region in the backward: layers first .. first + count - 1 of a chunk, the MLP, the
+ * mixture or the shared experts of one layer, or core attention (inputs q, k, v). */
 struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatron_region region,
                                             uint32_t chunk, uint32_t first, uint32_t count,
                                             struct tdm_eager_value *const *inputs,
@@ -314,6 +320,13 @@ void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk
 void megatron_optimizer_step(struct tdm_megatron *t);
 /* Drops the fp32 copies of gradients that a step has made. */
 void megatron_drop_gradients(struct tdm_megatron *t);
+
+/* ---- layers of a stage (stages.c) ---- */
+
+/* Sets what of the layout is of layers and micro-batches, once its pipeline is. */
+enum tdm_status megatron_divide_layers(const struct tdm_model *model,
+                                       const struct tdm_megatron_settings *s,
+                                       struct tdm_megatron_layout *l, struct tdm_error *err);
 
 /* ---- micro-batches (schedule.c) ---- */
 

@@ -40,7 +40,7 @@ static void plan(struct tdm_megatron *t, bool backward, uint64_t number)
 enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error *err)
 {
     const struct tdm_megatron_layout *layout = &t->layout;
-    uint64_t after = t->set.last_rank ? 0 : layout->pipeline - 1, chunks = layout->chunks;
+    uint64_t after = layout->pipeline - 1 - layout->stage, chunks = layout->chunks;
     uint64_t warm_up = chunks == 1 ? after : 2 * after + (chunks - 1) * layout->group,
              enough = warm_up;
     if (chunks > 1) /* whole groups */

@@ -109,88 +109,6 @@ static enum tdm_status divide_experts(const struct tdm_model *model,
     return TDM_OK;
 }
 
-static enum tdm_status refuse_stages(const struct tdm_model *model,
-                                     const struct tdm_megatron_settings *s, uint64_t stages,
-                                     struct tdm_error *err)
-{
-    char divisors[TDM_DIVISORS_BYTES];
-    if (s->first_layers > 0 || s->last_layers > 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set decoder_%s_pipeline_num_layers: what it leaves of %" PRIu32
-                        " layers is not the same number on each of the other stages of %" PRIu64,
-                        s->first_layers > 0 ? "first" : "last", model->layers, stages);
-    tdm_fail(err, TDM_USAGE,
-             "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32 " layers",
-             stages, model->layers);
-    return tdm_hint(err, "sizes that do: %s",
-                    tdm_divisors_format(model->layers, 1, UINT64_MAX, divisors));
-}
-
-/* Layers of this stage, the first or the last one. Source: megatron/core/transformer/
- * transformer_block.py get_num_layers_to_build, transformer_config.py ("Uneven PP"). */
-static enum tdm_status count_layers(const struct tdm_model *model,
-                                    const struct tdm_megatron_settings *s, uint64_t stages,
-                                    uint64_t *stage_layers, struct tdm_error *err)
-{
-    const uint64_t said[] = {s->first_layers, s->last_layers};
-    uint64_t layers = model->layers, even = stages;
-    if (stages == 1) {
-        *stage_layers = layers;
-        return TDM_OK;
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        if (said[i] > layers)
-            return refuse_stages(model, s, stages, err);
-        layers -= said[i];
-        even -= said[i] > 0;
-    }
-    if ((even == 0 && layers > 0) || (even > 0 && (layers == 0 || layers % even != 0)))
-        return refuse_stages(model, s, stages, err);
-    const bool last = s->last_rank || s->rank == TDM_RANK_LAST;
-    *stage_layers = said[last] > 0 ? said[last] : layers / even;
-    return TDM_OK;
-}
-
-static enum tdm_status divide_layers(const struct tdm_model *model,
-                                     const struct tdm_megatron_settings *s,
-                                     struct tdm_megatron_layout *l, struct tdm_error *err)
-{
-    uint64_t stage_layers = 0;
-    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0 && l->pipeline > 1)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_layers_per_virtual_pipeline_stage: uneven stages that are "
-                        "interleaved are not modelled");
-    enum tdm_status status = count_layers(model, s, l->pipeline, &stage_layers, err);
-    if (status != TDM_OK)
-        return status;
-    l->chunk_layers = s->virtual_layers == 0 ? stage_layers : s->virtual_layers;
-    if (stage_layers % l->chunk_layers != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_layers_per_virtual_pipeline_stage: %" PRIu64
-                        " does not divide the %" PRIu64 " layers of a stage",
-                        l->chunk_layers, stage_layers);
-    l->chunks = stage_layers / l->chunk_layers;
-    if (l->chunks > 1 && l->pipeline == 1)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_layers_per_virtual_pipeline_stage: needs a pipeline");
-    l->microbatches = s->microbatches;
-    l->group = s->group == 0 ? l->pipeline : s->group;
-    if (l->microbatches == 0)
-        l->microbatches = l->pipeline == 1 ? 1 : 2 * (l->chunks > 1 ? l->group : l->pipeline);
-    if (l->chunks > 1 && l->group < l->pipeline)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set microbatch_group_size_per_vp_stage: expected at least as many as "
-                        "the %" PRIu64 " stages of the pipeline",
-                        l->pipeline);
-    const uint64_t left = l->microbatches % l->group; /* schedules.py: none, or one a stage */
-    if (l->chunks > 1 && left > 0 && left < l->pipeline)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_microbatches: %" PRIu64 " is not a multiple of the %" PRIu64
-                        " stages that are interleaved",
-                        l->microbatches, l->group);
-    return TDM_OK;
-}
-
 /* Can heads and MLP be divided among so many ranks? attention.py: of more ranks than KV heads,
  * equal numbers share one. */
 static bool divides(const struct tdm_model *model, uint64_t tensor)
@@ -499,7 +417,7 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
     if (status == TDM_OK)
         status = divide_experts(model, settings, &l, err);
     if (status == TDM_OK)
-        status = divide_layers(model, &settings->megatron, &l, err);
+        status = megatron_divide_layers(model, &settings->megatron, &l, err);
     if (status == TDM_OK)
         status = divide_heads(model, settings, &l, err);
     if (status == TDM_OK)
@@ -609,9 +527,10 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->lora_targets = adapted_modules(settings->torch.lora_targets);
     t->tied = config->tied;
     t->tied_here = config->tied && l->pipeline == 1;
-    t->context_rank = t->set.last_rank ? l->context - 1 : 0;
-    t->data_rank = t->set.last_rank ? l->data * l->context - 1 : 0;
-    t->expert_data_rank = t->set.last_rank ? l->expert_data - 1 : 0;
+    const bool last = t->set.run == TDM_RUN_LAST;
+    t->context_rank = last ? l->context - 1 : 0;
+    t->data_rank = last ? l->data * l->context - 1 : 0;
+    t->expert_data_rank = last ? l->expert_data - 1 : 0;
 }
 
 static void end(void *state)
@@ -620,7 +539,7 @@ static void end(void *state)
     if (t == NULL)
         return;
     for (uint64_t c = 0; c < t->layout.chunks && t->chunks != NULL; c++) {
-        for (uint64_t i = 0; i < t->layout.chunk_layers && t->chunks[c].layers != NULL; i++)
+        for (uint64_t i = 0; i < t->layout.layers[c] && t->chunks[c].layers != NULL; i++)
             free(t->chunks[c].layers[i].experts);
         free(t->chunks[c].layers);
         free(t->chunks[c].parameters);
@@ -660,10 +579,8 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
     t->chunks = calloc(t->layout.chunks, sizeof(*t->chunks));
     if (t->chunks == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
-    bool first = !t->set.last_rank || t->layout.pipeline == 1;
-    bool last = t->set.last_rank || t->layout.pipeline == 1;
-    t->chunks[0].first = first;
-    t->chunks[t->layout.chunks - 1].last = last;
+    t->chunks[0].first = t->layout.stage == 0;
+    t->chunks[t->layout.chunks - 1].last = t->layout.stage + 1 == t->layout.pipeline;
     for (uint32_t c = 0; c < t->layout.chunks && status == TDM_OK; c++)
         status = megatron_make_chunk(t, c, err);
     if (status == TDM_OK)
