@@ -22,7 +22,7 @@
 #define BUCKET_PER_RANK 1000000u
 #define MUON_STEPS 5u /* muon_num_ns_steps */
 
-#define LAYER_PARAMETERS (18u + 2 * ADAPTED_MODULES)
+#define LAYER_PARAMETERS (20u + 2 * ADAPTED_MODULES)
 #define OTHER_PARAMETERS 5u
 
 static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
@@ -112,6 +112,8 @@ static void add_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
     add_product(t, chunk, &layer->projection, hidden, t->heads * dim, layer);
     if (biased)
         add(t, chunk, &layer->projection_bias, 1, hidden);
+    if (kind->post_norms)
+        add(t, chunk, &layer->post_attention_norm, 1, hidden);
     add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
     add_product(t, chunk, &layer->qkv, qkv, hidden, layer);
     if (biased || kind->qkv_bias)
@@ -146,6 +148,8 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
     add_product(t, chunk, &layer->fc2, hidden, t->width, layer);
     if (biased)
         add(t, chunk, &layer->fc2_bias, 1, hidden);
+    if (kind->post_norms)
+        add(t, chunk, &layer->post_mlp_norm, 1, hidden);
 }
 
 /* The input of a module that is recomputed anyway is not also gathered again. */

@@ -276,6 +276,44 @@ static bool has_glu(const struct tdm_key_case *c)
     return !c->settings->megatron.gelu_mlp && (c->model->parts & TDM_PART_PLAIN_MLP) == 0;
 }
 
+/* As the model has it, and the user may have said. */
+static struct tdm_megatron_settings of_model(const struct tdm_key_case *c)
+{
+    struct tdm_megatron_settings s = c->settings->megatron;
+    tdm_megatron_of_model(c->model, &s);
+    return s;
+}
+
+static const char *settled_norm(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).layer_norm ? "LayerNorm" : "RMSNorm";
+}
+
+static const char *settled_swiglu(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).gelu_mlp ? "no" : "yes";
+}
+
+static const char *settled_fusion(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).glu == TDM_GLU_FUSED ? "yes" : "no";
+}
+
+static const char *settled_bias(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).linear_bias ? "no" : "yes";
+}
+
+static const char *settled_positions(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).learned_positions ? "learned_absolute" : "rope";
+}
+
 static const struct tdm_key_need needs_glu = {"without SwiGLU", has_glu};
 static const struct tdm_key_need needs_float8 = {"without fp8_recipe", has_float8};
 static const struct tdm_key_need needs_wide_ends = {"without first_last_layers_bf16=yes",
@@ -437,16 +475,17 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"moe_router_dtype", "bf16|fp32", "bf16", "of the router's logits and of probabilities",
      tdm_key_read_switch, FIELD(wide_router), .needs = {&needs_experts}},
     {"normalization", "RMSNorm|LayerNorm", "RMSNorm", "as the model has it", tdm_key_read_switch,
-     FIELD(layer_norm)},
+     FIELD(layer_norm), .settled = settled_norm},
     {"swiglu", "yes|no", "yes", "no: GELU, and one product in place of two", tdm_key_read_switch,
-     FIELD(gelu_mlp)},
+     FIELD(gelu_mlp), .settled = settled_swiglu},
     {"bias_swiglu_fusion", "yes|no|old", "yes",
      "no: SwiGLU is single operations; old: as before Megatron-Core 0.14, which adds to one half",
-     tdm_key_read_choice, FIELD(glu), .needs = {&needs_glu}},
+     tdm_key_read_choice, FIELD(glu), .needs = {&needs_glu}, .settled = settled_fusion},
     {"disable_bias_linear", "yes|no", "yes", "no: all products have biases", tdm_key_read_switch,
-     FIELD(linear_bias)},
+     FIELD(linear_bias), .settled = settled_bias},
     {"position_embedding_type", "rope|learned_absolute", "rope",
-     "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions)},
+     "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions),
+     .settled = settled_positions},
     {"hidden_dropout", "0|0.1", "0", "above 0 masks are kept", tdm_key_read_switch, FIELD(dropout)},
     {"make_vocab_size_divisible_by", "N", "128", "rows of the embedding of a tensor-parallel rank",
      tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = TDM_DIMENSION_LIMIT},

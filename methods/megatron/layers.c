@@ -27,6 +27,14 @@ static struct tdm_eager_value *glu(struct tdm_megatron *t, struct tdm_eager_valu
     return y;
 }
 
+/* TERowParallelLinearLayerNorm of Megatron-Bridge (models/common/te_layers.py): a norm of what a
+ * product made. Takes y. */
+static struct tdm_eager_value *normed_output(struct tdm_megatron *t, struct tdm_eager_value *y,
+                                             struct tdm_eager_value *norm)
+{
+    return norm == NULL ? y : tdm_replace(t->m, y, megatron_norm(t, y, norm, NULL));
+}
+
 static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron_layer *layer,
                                    struct tdm_eager_value *x)
 {
@@ -38,7 +46,7 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
                              &layer->adapters[ADAPTED_FC1]);
     tdm_label(m, "mlp.activation");
     struct tdm_eager_value *active;
-    if ((t->config->parts & TDM_PART_PLAIN_MLP) != 0) {
+    if ((t->config->parts & TDM_PART_PLAIN_MLP) != 0 && !t->set.gelu_mlp) {
         active = tdm_activate(m, t->config->activation, wide);
     } else if (t->gated && t->set.glu != TDM_GLU_FUSED) {
         active = glu(t, wide, layer->fc1_bias);
@@ -52,7 +60,7 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
         megatron_row_linear(t, active, layer->fc2, &layer->adapters[ADAPTED_FC2]);
     tdm_drop(m, wide);
     tdm_drop(m, active);
-    return y;
+    return normed_output(t, y, layer->post_mlp_norm);
 }
 
 /* Attention of joint q, k and v, from the input of a layer to what is added to it. */
@@ -74,7 +82,7 @@ static struct tdm_eager_value *attend(struct tdm_megatron *t, const struct megat
         megatron_row_linear(t, heads, layer->projection, &layer->adapters[ADAPTED_PROJECTION]);
     tdm_drop(m, heads);
     megatron_drop_all(m, &kept);
-    return attended;
+    return normed_output(t, attended, layer->post_attention_norm);
 }
 
 /* The MLP, which may run again in the backward. */

@@ -132,6 +132,10 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_megatron_layout *layout, struct tdm_error *err);
 
+/* Sets what follows from the model: Megatron-Core's layers with its norms, biases, positions and
+ * activation. */
+void tdm_megatron_of_model(const struct tdm_model *model, struct tdm_megatron_settings *s);
+
 /* For the table of methods. */
 enum tdm_status tdm_megatron_check(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err);

@@ -21,6 +21,7 @@ enum megatron_target { ADAPTED_PROJECTION, ADAPTED_QKV, ADAPTED_FC1, ADAPTED_FC2
 struct megatron_layer {
     struct tdm_eager_value *qkv_norm, *qkv_norm_bias, *qkv, *qkv_bias;
     struct tdm_eager_value *q_norm, *k_norm, *projection, *projection_bias;
+    struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* of what is added, or NULL */
     struct tdm_eager_value *mlp_norm, *mlp_norm_bias, *fc1, *fc1_bias, *fc2, *fc2_bias;
     /* Latent attention, whose norms are q_norm and k_norm; without q_latent, qkv makes q alone. */
     struct tdm_eager_value *q_latent, *q_from_latent, *kv_latent, *kv_from_latent;

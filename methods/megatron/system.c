@@ -237,6 +237,40 @@ static enum tdm_status check_lora(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* What transformers does in an order or by operations of its own, where Megatron-Core has joint
+ * products and kernels: fused rotations turn heads whole, in part or in pairs alike. Norms, biases
+ * and positions are settings. */
+#define OF_TRANSFORMERS                                                                          \
+    (TDM_PART_WIDE_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | \
+     TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_TWO_ROPES | TDM_PART_GLM_NORMS |   \
+     TDM_PART_WIDE_ROPE | TDM_PART_CAST_ROPE | TDM_PART_FLASH_ROPE)
+#define OF_SETTINGS                                                                     \
+    (TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_POSITIONS | \
+     TDM_PART_DROPOUT)
+
+static bool has_gelu(const struct tdm_model *model)
+{
+    return model->activation == TDM_ACTIVATION_GELU ||
+           model->activation == TDM_ACTIVATION_GELU_TANH ||
+           model->activation == TDM_ACTIVATION_GELU_NEW ||
+           model->activation == TDM_ACTIVATION_GELU_FAST;
+}
+
+/* A GELU in place of SwiGLU is not fused with its gate: Megatron-Bridge's is a function of its own
+ * (models/gemma/gemma_provider.py, fast_gelu), which also asks for FlashAttention. */
+void tdm_megatron_of_model(const struct tdm_model *model, struct tdm_megatron_settings *s)
+{
+    const uint32_t parts = model->parts;
+    s->layer_norm |= (parts & TDM_PART_LAYER_NORMS) != 0;
+    s->linear_bias |= (parts & TDM_PART_BIASES) != 0;
+    s->learned_positions |= (parts & TDM_PART_POSITIONS) != 0;
+    s->gelu_mlp |= (parts & TDM_PART_PLAIN_MLP) != 0 && has_gelu(model);
+    if (!s->gelu_mlp && has_gelu(model) && s->glu == TDM_GLU_FUSED)
+        s->glu = TDM_GLU_SINGLE;
+    if (model->scaled_embedding && s->attention == TDM_BACKEND_AUTO)
+        s->attention = TDM_BACKEND_FLASH;
+}
+
 static enum tdm_status check_model(const struct tdm_model *model,
                                    const struct tdm_method_settings *settings,
                                    struct tdm_error *err)
@@ -266,8 +300,17 @@ static enum tdm_status check_model(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "method %s: latent attention with biases is not modelled", method);
         return tdm_hint(err, "disable_bias_linear=yes");
     }
-    if ((model->parts != 0 && model->mamba.heads == 0) || model->scaled_embedding ||
-        model->attention_softcap > 0 || model->layer_kinds[0].post_norms || model->whole_qk_norm) {
+    const bool posts = model->layer_kinds[0].post_norms &&
+                       (latent || settings->torch.lora_rank > 0 || model->experts.count > 0);
+    /* Norms have weights, and an activation that is not fused has no bias. */
+    const bool bare =
+        model->mamba.heads == 0 && tdm_model_tensor(model, 0, TDM_ROLE_ATTENTION_NORM) == NULL;
+    const bool biased = (model->parts & TDM_PART_PLAIN_MLP) != 0 && !s->gelu_mlp && s->linear_bias;
+    if (bare || biased ||
+        ((model->parts & ~(uint32_t)(OF_TRANSFORMERS | OF_SETTINGS)) != 0 &&
+         model->mamba.heads == 0) ||
+        posts || model->attention_softcap > 0 || model->logits_softcap > 0 ||
+        model->whole_qk_norm) {
         tdm_fail(
             err, TDM_USAGE,
             "method %s: %s is a %s, whose norms, rotation or capped scores are not modelled in "
@@ -405,10 +448,13 @@ static enum tdm_status check_window(const struct tdm_model *model,
 }
 
 enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
-                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_method_settings *said,
                                     struct tdm_megatron_layout *layout, struct tdm_error *err)
 {
     struct tdm_megatron_layout l = {.tensor = 1};
+    struct tdm_method_settings of_model = *said;
+    const struct tdm_method_settings *settings = &of_model;
+    tdm_megatron_of_model(model, &of_model.megatron);
     enum tdm_status status = check_model(model, settings, err);
     if (status == TDM_OK)
         status = divide_gpus(settings, &l, err);
@@ -468,6 +514,8 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
     if (model->latent.kv_rank > 0 && settings->megatron.context != 1)
         return TDM_NOT_MEASURED "latent attention on several context ranks as read in Transformer "
                                 "Engine";
+    if (model->layer_kinds[0].post_norms || model->scaled_embedding)
+        return TDM_NOT_MEASURED "norms of outputs and scaled embeddings as read in Megatron-Bridge";
     if (tdm_te_by_blocks(settings->megatron.float8))
         return TDM_NOT_MEASURED "scales of blocks, as read in Transformer Engine";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
@@ -499,6 +547,7 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     const struct tdm_megatron_layout *l = &t->layout;
     const struct tdm_model *config = t->config;
     t->set = settings->megatron;
+    tdm_megatron_of_model(config, &t->set);
     t->batch = settings->torch.batch;
     t->tokens = settings->torch.tokens / l->context;
     t->rows = t->batch * t->tokens;

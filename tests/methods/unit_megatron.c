@@ -829,6 +829,38 @@ static void stages_may_be_uneven(void **state)
     tdm_model_free(model);
 }
 
+/* Families whose norms, biases, activation and positions are settings of Megatron-Core have the
+ * weights that transformers gives them, and what differs from a Llama takes what it should. */
+static void families_have_their_weights(void **state)
+{
+    static const char *const names[] = {"gpt2-xl",    "starcoder2-7b",    "gemma-7b",
+                                        "gemma-3-4b", "nemotron-mini-4b", "internlm2.5-7b",
+                                        "phi-4",      "glm-4-9b",         "ernie-4.5-0.3b",
+                                        "qwen3-4b",   "olmo-7b"};
+    unsigned known = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct row row = {
+            "b200", names[i], 1024, 1, 1, 1, 1, "make_vocab_size_divisible_by=1", 0, 0};
+        struct tdm_method_settings settings;
+        struct tdm_method_prediction p;
+        struct tdm_model *model;
+        struct tdm_machine *machine;
+        struct tdm_error err;
+        load(row.model, row.machine, &model, &machine);
+        if (settle(model, &row, &settings, &err) == TDM_OK) {
+            must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+            assert_int_equal(p.parameters_bytes, 2 * model->parameters);
+            known++;
+        } else {
+            assert_string_equal(names[i], "olmo-7b"); /* whose norms have no weights */
+        }
+        tdm_model_free(model);
+        tdm_machine_free(machine);
+    }
+    assert_int_equal(known, sizeof(names) / sizeof(names[0]) - 1);
+}
+
 /* A mixture that runs again keeps its normed input alone, shared experts by themselves less. */
 static void mixtures_run_again(void **state)
 {
@@ -1013,6 +1045,7 @@ int main(void)
         cmocka_unit_test(virtual_stages_have_their_layers),
         cmocka_unit_test(layouts_are_run),
         cmocka_unit_test(mixtures_run_again),
+        cmocka_unit_test(families_have_their_weights),
         cmocka_unit_test(steady_state_repeats),
         cmocka_unit_test(the_higher_end_is_predicted),
         cmocka_unit_test(groups_of_microbatches_may_be_larger),
