@@ -36,10 +36,13 @@ static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
 
 /* Experts divide their GPUs in another way, so they have buffers and shares of their own. */
 static void add_expert(struct tdm_megatron *t, struct megatron_chunk *chunk,
-                       struct tdm_eager_value **place, uint64_t rows, uint64_t columns)
+                       struct tdm_eager_value **place, uint64_t rows, uint64_t columns,
+                       const struct megatron_layer *layer)
 {
     add(t, chunk, place, rows, columns);
     chunk->parameters[chunk->parameter_count - 1].buffer = BUFFER_EXPERTS;
+    if (layer->float8)
+        megatron_add_cast(t, *place, false);
 }
 
 /* The weight of a product of 8 bits, if its layer has such. */
@@ -92,13 +95,13 @@ static void add_experts(struct tdm_megatron *t, struct megatron_chunk *chunk,
     add_norm(t, chunk, &layer->mlp_norm, &layer->mlp_norm_bias);
     add(t, chunk, &layer->router, e->count, hidden);
     for (uint64_t i = 0; i < layer->local_experts; i++)
-        add_expert(t, chunk, &layer->experts[2 * i], 2 * width, hidden);
+        add_expert(t, chunk, &layer->experts[2 * i], 2 * width, hidden, layer);
     for (uint64_t i = 0; i < layer->local_experts; i++)
-        add_expert(t, chunk, &layer->experts[2 * i + 1], hidden, width);
+        add_expert(t, chunk, &layer->experts[2 * i + 1], hidden, width, layer);
     if (e->shared > 0) {
         uint64_t shared = e->shared / t->layout.tensor;
-        add(t, chunk, &layer->shared_fc1, 2 * shared, hidden);
-        add(t, chunk, &layer->shared_fc2, hidden, shared);
+        add_product(t, chunk, &layer->shared_fc1, 2 * shared, hidden, layer);
+        add_product(t, chunk, &layer->shared_fc2, hidden, shared, layer);
     }
 }
 

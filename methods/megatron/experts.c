@@ -151,9 +151,13 @@ static void grouped_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, x);
 }
 
+/* Products of all local experts: of fc1 (0) or of fc2 (1). */
 static struct tdm_eager_value *grouped(struct tdm_megatron *t, struct tdm_eager_value *x,
-                                       const struct tdm_eager_value *weight)
+                                       const struct megatron_layer *layer, unsigned which)
 {
+    const struct tdm_eager_value *weight = layer->experts[which];
+    if (megatron_is_float8(weight))
+        return megatron_float8_grouped(t, x, layer->experts + which, layer->local_experts, 2);
     static const struct tdm_eager_op op = {"_GroupedLinearBackward", false, grouped_backward};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     if (node != NULL) {
@@ -198,11 +202,11 @@ static struct tdm_eager_value *run_experts(struct tdm_megatron *t,
 {
     struct tdm_eager *m = t->m;
     tdm_label(m, "mlp.experts.linear_fc1");
-    struct tdm_eager_value *wide = grouped(t, x, layer->experts[0]);
+    struct tdm_eager_value *wide = grouped(t, x, layer, 0);
     tdm_label(m, "mlp.experts.activation");
     struct tdm_eager_value *active = weighted(t, wide, weights);
     tdm_label(m, "mlp.experts.linear_fc2");
-    struct tdm_eager_value *y = grouped(t, active, layer->experts[1]);
+    struct tdm_eager_value *y = grouped(t, active, layer, 1);
     if (megatron_recomputes(t, TDM_RECOMPUTED_MOE_ACT))
         y = tdm_discard(m, y, &active, 1);
     tdm_drop(m, active);
@@ -301,6 +305,8 @@ struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, uint32_t chunk,
         megatron_recomputes(t, TDM_RECOMPUTED_MOE)
             ? megatron_checkpoint(t, REGION_MOE, chunk, number, 1, &normed, 1)
             : megatron_mixture(t, chunk, number, normed);
+    if (megatron_recomputes(t, TDM_RECOMPUTED_LAYERNORM))
+        y = tdm_discard(m, y, &normed, 1);
     tdm_drop(m, normed);
     return y;
 }

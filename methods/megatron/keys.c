@@ -293,7 +293,7 @@ static const char *settled_norm(const struct tdm_key_case *c, char *text)
 static const char *settled_swiglu(const struct tdm_key_case *c, char *text)
 {
     (void)text;
-    return of_model(c).gelu_mlp ? "no" : "yes";
+    return of_model(c).gelu_mlp || (c->model->parts & TDM_PART_PLAIN_MLP) != 0 ? "no" : "yes";
 }
 
 static const char *settled_fusion(const struct tdm_key_case *c, char *text)

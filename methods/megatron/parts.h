@@ -205,6 +205,12 @@ struct tdm_eager_value *
 megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
                             struct tdm_eager_value *norm, struct tdm_eager_value *norm_bias,
                             struct tdm_eager_value *weight, struct tdm_eager_value *bias);
+struct tdm_eager_value *megatron_float8_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                               struct tdm_eager_value *weight, bool gathers);
+/* Of experts, every stride-th of `weights`. */
+struct tdm_eager_value *megatron_float8_grouped(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                                struct tdm_eager_value *const *weights,
+                                                uint64_t count, uint64_t stride);
 struct tdm_eager_value *megatron_float8_row_linear(struct tdm_megatron *t,
                                                    struct tdm_eager_value *x,
                                                    struct tdm_eager_value *weight);

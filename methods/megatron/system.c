@@ -352,6 +352,13 @@ static enum tdm_status check_muon(const struct tdm_megatron_settings *s, struct 
     return tdm_hint(err, "without it every rank has the states of all that it has");
 }
 
+/* A module of which a product's input is made again (set_save_original_input of fc2). */
+static bool makes_again(const struct tdm_megatron_settings *s)
+{
+    const uint32_t modules = 1u << TDM_RECOMPUTED_MOE_ACT | 1u << TDM_RECOMPUTED_LAYERNORM;
+    return s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & modules) != 0;
+}
+
 /* Products of 8 bits need dimensions that 16 divides (assert_dim_for_fp8_exec: rows of inputs by
  * 8). Weights of 8 bits alone are those of the distributed optimizer. */
 static enum tdm_status check_float8(const struct tdm_model *model,
@@ -360,9 +367,11 @@ static enum tdm_status check_float8(const struct tdm_model *model,
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
     const char *what = model->latent.kv_rank > 0       ? "latent attention"
-                       : model->experts.count > 0      ? "experts"
                        : settings->torch.lora_rank > 0 ? "adapters"
-                                                       : NULL;
+                       : model->experts.count == 0     ? NULL
+                       : s->float8_weights             ? "experts and fp8_param_gather"
+                       : makes_again(s) ? "experts and recompute_modules=moe_act or layernorm"
+                                        : NULL;
     if (s->float8 == TDM_TE_NONE)
         return TDM_OK;
     if (what != NULL)
@@ -385,6 +394,8 @@ static enum tdm_status check_float8(const struct tdm_model *model,
     }
     uint64_t rows = settings->torch.batch * (settings->torch.tokens / l->context);
     uint64_t heads = model->query_heads / l->tensor, width = model->intermediate / l->tensor;
+    if (model->experts.count > 0) /* experts, and shared ones of several times their width */
+        width = model->experts.intermediate / l->expert_tensor;
     const bool gathers = s->sequence_parallel && l->tensor > 1;
     /* MXFP8Quantizer::create_tensor; Float8BlockQuantizer.is_quantizable: of what is gathered */
     const uint64_t block = s->float8 == TDM_TE_MXFP8                  ? TDM_TE_MXFP8_BLOCK
@@ -516,6 +527,9 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
                                 "Engine";
     if (model->layer_kinds[0].post_norms || model->scaled_embedding)
         return TDM_NOT_MEASURED "norms of outputs and scaled embeddings as read in Megatron-Bridge";
+    if (settings->megatron.float8 != TDM_TE_NONE && model->experts.count > 0)
+        return TDM_NOT_MEASURED "experts with products of 8 bits, as read in Transformer Engine; "
+                                "rows of each expert are not padded";
     if (tdm_te_by_blocks(settings->megatron.float8))
         return TDM_NOT_MEASURED "scales of blocks, as read in Transformer Engine";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
