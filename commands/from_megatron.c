@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
-#define NO_HYBRIDS "hybrids with Mamba are not known of Megatron-LM; parallel and fsdp take them"
+#define OF_HYBRID "the layers of MODEL are predicted, which should be the hybrid"
 #define OF_MODEL "the model has it"
 
 /* MODEL_ARGS of a test, or the whole file. */
@@ -315,7 +315,7 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     /* the model */
     {"normalization", SET "normalization"},
     {"swiglu", SET "swiglu"},
-    {"squared_relu", REFUSE "SwiGLU and GELU are known"},
+    {"squared_relu", LACK "the activation of MODEL is predicted"},
     {"disable_bias_linear", SET "disable_bias_linear"},
     {"position_embedding_type", READ(read_positions)},
     {"no_position_embedding", IGNORE "position_embedding_type says it"},
@@ -357,10 +357,10 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"experimental_attention_variant", REFUSE "full attention is known"},
     {"attention_output_gate", REFUSE "it is not known"},
     {"window_size", REFUSE "full attention is known"},
-    {"hybrid_*", REFUSE NO_HYBRIDS},
-    {"is_hybrid_model", REFUSE NO_HYBRIDS},
-    {"mamba_*", REFUSE NO_HYBRIDS},
-    {"spec", REFUSE "GPT models are known"},
+    {"hybrid_*", LACK OF_HYBRID},
+    {"is_hybrid_model", LACK OF_HYBRID},
+    {"mamba_*", IGNORE OF_MODEL},
+    {"spec", LACK "the layers of MODEL are predicted"},
     {"num_layers", IGNORE OF_MODEL},
     {"hidden_size", IGNORE OF_MODEL},
     {"ffn_hidden_size", IGNORE OF_MODEL},

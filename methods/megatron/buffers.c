@@ -133,7 +133,7 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
     uint64_t hidden = t->config->hidden, fc1 = t->gated ? 2 * t->width : t->width;
     bool biased = t->set.linear_bias;
     if (kind->mamba)
-        megatron_add_mamba(t, chunk, layer, add);
+        megatron_add_mamba(t, chunk, layer, add, add_product);
     else if (t->config->latent.kv_rank > 0)
         add_latent_attention(t, chunk, layer);
     else if (!kind->no_attention)

@@ -239,7 +239,8 @@ struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
                                                   const struct megatron_layer *layer,
                                                   struct tdm_eager_value *x);
 /* Mamba-2 in place of attention (mamba.c): refuses what cannot run; adds a layer's parameters, by
- * `add`; from the input of a layer to what is added to it. */
+ * `add`, and weights of products by `add_product`; from the input of a layer to what is added to
+ * it. */
 enum tdm_status megatron_check_mamba(const struct tdm_model *model,
                                      const struct tdm_method_settings *settings,
                                      const struct tdm_megatron_layout *l, struct tdm_error *err);
@@ -247,7 +248,10 @@ void megatron_add_mamba(struct tdm_megatron *t, struct megatron_chunk *chunk,
                         struct megatron_layer *layer,
                         void (*add)(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                     struct tdm_eager_value **place, uint64_t rows,
-                                    uint64_t columns));
+                                    uint64_t columns),
+                        void (*add_product)(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                                            struct tdm_eager_value **place, uint64_t rows,
+                                            uint64_t columns, const struct megatron_layer *layer));
 struct tdm_eager_value *megatron_mamba(struct tdm_megatron *t, const struct megatron_layer *layer,
                                        struct tdm_eager_value *x);
 /* The MLP of a layer with experts, with its norm (experts.c); without it; and its shared experts.

@@ -264,7 +264,8 @@ void tdm_megatron_of_model(const struct tdm_model *model, struct tdm_megatron_se
     s->layer_norm |= (parts & TDM_PART_LAYER_NORMS) != 0;
     s->linear_bias |= (parts & TDM_PART_BIASES) != 0;
     s->learned_positions |= (parts & TDM_PART_POSITIONS) != 0;
-    s->gelu_mlp |= (parts & TDM_PART_PLAIN_MLP) != 0 && has_gelu(model);
+    if ((parts & TDM_PART_PLAIN_MLP) != 0)
+        s->gelu_mlp = has_gelu(model);
     if (!s->gelu_mlp && has_gelu(model) && s->glu == TDM_GLU_FUSED)
         s->glu = TDM_GLU_SINGLE;
     if (model->scaled_embedding && s->attention == TDM_BACKEND_AUTO)

@@ -847,6 +847,27 @@ static void experts_take_8_bits(void **state)
                 wide.end_bytes[TDM_PHASE_FORWARD] - wide.before_bytes);
 }
 
+/* Layers of Mamba-2 on several context ranks scan some heads of all tokens; their products may have
+ * 8 bits, of which each weight has one more byte. */
+static void hybrids_are_divided(void **state)
+{
+    struct row row = {"b200", "nemotron-h-8b", 4096, 1, 1, 1, 1, "", 0, 0};
+    const struct tdm_torch_step one = last_step(&row);
+    struct tdm_torch_step other;
+    (void)state;
+    row.pairs = "fp8_recipe=tensorwise";
+    other = last_step(&row);
+    const double bytes = (double)other.before_bytes - (double)one.before_bytes;
+    assert_true(bytes > 6e9 && bytes < 8.2e9); /* 8.1e9 parameters, ends among them */
+    uint64_t kept = one.end_bytes[TDM_PHASE_FORWARD] - one.before_bytes;
+    row.pairs = "";
+    for (row.parallel = 2; row.parallel <= 8; row.parallel *= 2) {
+        other = last_step(&row);
+        assert_true(other.end_bytes[TDM_PHASE_FORWARD] - other.before_bytes < kept);
+        kept = other.end_bytes[TDM_PHASE_FORWARD] - other.before_bytes;
+    }
+}
+
 /* Families whose norms, biases, activation and positions are settings of Megatron-Core have the
  * weights that transformers gives them, and what differs from a Llama takes what it should. */
 static void families_have_their_weights(void **state)
@@ -1065,6 +1086,7 @@ int main(void)
         cmocka_unit_test(mixtures_run_again),
         cmocka_unit_test(families_have_their_weights),
         cmocka_unit_test(experts_take_8_bits),
+        cmocka_unit_test(hybrids_are_divided),
         cmocka_unit_test(steady_state_repeats),
         cmocka_unit_test(the_higher_end_is_predicted),
         cmocka_unit_test(groups_of_microbatches_may_be_larger),
