@@ -57,9 +57,9 @@ struct tdm_method_prediction {
     uint64_t host_peak_bytes; /* of all of them together, over the steps that count, as far as they
                                  run */
     bool fits_host;
-    bool fits;     /* device and host */
+    bool fits;                 /* device and host */
     enum tdm_megatron_run run; /* the stage of a pipeline that it is of */
-    bool ended;    /* the steps took more than `most_work`: whether it fits is not known */
+    bool ended; /* the steps took more than `most_work`: whether it fits is not known */
 };
 
 /* What kernels and libraries take on the machine's card. */

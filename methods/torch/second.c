@@ -26,6 +26,14 @@ bool tdm_second_generates(const struct tdm_second_settings *second)
     return second->trainer == TDM_TRAINER_GRPO || second->trainer == TDM_TRAINER_RLOO;
 }
 
+/* Micro-batches that are generated together: those of a step where nothing is said
+ * (trl/trainer/grpo_config.py). */
+static uint64_t generated_together(const struct tdm_torch_settings *s)
+{
+    const uint64_t accumulated = s->accumulation > 1 ? s->accumulation : 1;
+    return s->second.steps_per_generation > 0 ? s->second.steps_per_generation : accumulated;
+}
+
 /* Weight of the KL: trl/trainer/{grpo,rloo}_config.py. */
 static bool has_beta(const struct tdm_second_settings *second)
 {
@@ -444,7 +452,7 @@ void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *
         return;
     served.serving.utilization = second->vllm_utilization;
     /* trl/generation/vllm_generation.py: as many sequences as a generation has. */
-    served.serving.sequences = settings->torch.batch * second->steps_per_generation;
+    served.serving.sequences = settings->torch.batch * generated_together(&settings->torch);
     tdm_serving_answer(model, machine, &served.serving, settings->torch.tokens, &answer);
     second->vllm_weights_bytes = answer.rank.weights_bytes;
     second->vllm_cache_bytes = answer.blocks * answer.rank.block_bytes;
@@ -514,7 +522,7 @@ static void generate(struct tdm_torch_model *t)
 {
     gather_all(t);
     const struct tdm_torch_settings *s = &t->settings;
-    uint64_t sequences = s->batch * s->second.steps_per_generation;
+    uint64_t sequences = s->batch * generated_together(s);
     uint64_t one = sequences * s->tokens * tdm_model_kv_width(t->config) * BF16;
     struct tdm_eager_value *cache =
         bytes_of(t->m, TDM_METHOD_KV, "generate", 2 * one * t->config->layers);
@@ -543,6 +551,10 @@ void tdm_second_generate(struct tdm_torch_model *t)
 {
     const struct tdm_second_settings *second = &t->settings.second;
     if (!tdm_second_generates(second))
+        return;
+    /* The last micro-batch of a step was generated with the first ones. */
+    if (t->settings.accumulation > 1 && !t->accumulating &&
+        generated_together(&t->settings) >= t->settings.accumulation)
         return;
     if (t->gathered == NULL)
         t->gathered = calloc(t->parameter_count + 1, sizeof(*t->gathered));

@@ -45,7 +45,7 @@ struct tdm_second_settings {
     bool sleeps;              /* vllm_enable_sleep_mode */
     bool shares_weights;      /* fast_inference of Unsloth: vLLM has those that are trained on */
     double vllm_utilization;
-    uint64_t steps_per_generation;
+    uint64_t steps_per_generation; /* 0: as many as a step accumulates */
     /* Of vLLM on this GPU, settled from the machine by tdm_second_settle(). */
     uint64_t vllm_weights_bytes, vllm_cache_bytes, vllm_graph_bytes;
 };

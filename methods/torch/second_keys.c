@@ -53,6 +53,15 @@ static enum tdm_status read_scored(const struct tdm_method_key *key, const char 
     return TDM_OK;
 }
 
+static enum tdm_status read_generated(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "accumulation") != 0)
+        return tdm_key_read_count(key, value, settings, err);
+    settings->torch.second.steps_per_generation = 0;
+    return TDM_OK;
+}
+
 /* A model, or "same". */
 static enum tdm_status read_model(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err)
@@ -200,8 +209,9 @@ const struct tdm_method_key tdm_keys_second[] = {
      "Unsloth's: vLLM generates with the base's weights of the training, which stay while it sleeps",
      tdm_key_read_switch, FIELD(shares_weights), .needs = {&needs_vllm_here, &tdm_need_lora},
      .unmeasured = "yes"},
-    {"steps_per_generation", "N", "1", "steps whose sequences are generated together",
-     tdm_key_read_count, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
+    {"steps_per_generation", "N|accumulation", "accumulation",
+     "micro-batches whose sequences are generated together; accumulation: those of a step",
+     read_generated, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
      .needs = {&needs_generation}},
     {.name = NULL},
 };

@@ -337,6 +337,26 @@ static void unsloth_shares_weights(void **state)
             "lora_kernels=unsloth");
 }
 
+/* All micro-batches of a step are generated at once, so their K and V are there together. */
+static void micro_batches_are_generated_together(void **state)
+{
+    struct step one, four, said;
+    (void)state;
+    ASK(&one, "llama", "trainer=grpo", "checkpointing=on", "max_completion_length=1",
+        "steps_per_generation=64");
+    ASK(&four, "llama", "trainer=grpo", "checkpointing=on", "max_completion_length=1",
+        "steps_per_generation=64", "gradient_accumulation_steps=4");
+    assert_true(four.torch.phases[TDM_PHASE_FORWARD].requested >=
+                one.torch.phases[TDM_PHASE_FORWARD].requested);
+    ASK(&four, "llama", "trainer=grpo", "gradient_accumulation_steps=4096");
+    ASK(&said, "llama", "trainer=grpo", "gradient_accumulation_steps=4096",
+        "steps_per_generation=4096");
+    assert_int_equal(four.torch.peak.requested, said.torch.peak.requested);
+    ASK(&one, "llama", "trainer=grpo", "gradient_accumulation_steps=4096",
+        "steps_per_generation=1");
+    assert_true(four.torch.peak.requested > one.torch.peak.requested);
+}
+
 /* ---- shared among ranks ---- */
 
 #define RANKS 4u
@@ -527,6 +547,7 @@ int main(void)
         cmocka_unit_test(ppo_has_four_models),
         cmocka_unit_test(vllm_takes_its_share),
         cmocka_unit_test(unsloth_shares_weights),
+        cmocka_unit_test(micro_batches_are_generated_together),
         cmocka_unit_test(fsdp_gathers_the_whole_reference),
         cmocka_unit_test(zero_shards_the_reference_at_stage_3),
         cmocka_unit_test(generation_gathers_what_zero3_shards),
