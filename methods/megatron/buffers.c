@@ -74,17 +74,18 @@ static void add_latent_attention(struct tdm_megatron *t, struct megatron_chunk *
     const struct tdm_latent *l = &t->config->latent;
     uint64_t hidden = t->config->hidden, queries = t->heads * t->config->head_dim;
     add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
-    add(t, chunk, &layer->projection, hidden, t->heads * l->value_dim);
+    add_product(t, chunk, &layer->projection, hidden, t->heads * l->value_dim, layer);
     if (l->q_rank > 0) {
-        add(t, chunk, &layer->q_latent, l->q_rank, hidden);
+        add_product(t, chunk, &layer->q_latent, l->q_rank, hidden, layer);
         add(t, chunk, &layer->q_norm, 1, l->q_rank);
-        add(t, chunk, &layer->q_from_latent, queries, l->q_rank);
+        add_product(t, chunk, &layer->q_from_latent, queries, l->q_rank, layer);
     } else {
-        add(t, chunk, &layer->qkv, queries, hidden);
+        add_product(t, chunk, &layer->qkv, queries, hidden, layer);
     }
-    add(t, chunk, &layer->kv_latent, l->kv_rank + l->rotary_dim, hidden);
+    add_product(t, chunk, &layer->kv_latent, l->kv_rank + l->rotary_dim, hidden, layer);
     add(t, chunk, &layer->k_norm, 1, l->kv_rank);
-    add(t, chunk, &layer->kv_from_latent, t->heads * (l->plain_dim + l->value_dim), l->kv_rank);
+    add_product(t, chunk, &layer->kv_from_latent, t->heads * (l->plain_dim + l->value_dim),
+                l->kv_rank, layer);
 }
 
 static void add_experts(struct tdm_megatron *t, struct megatron_chunk *chunk,

@@ -367,19 +367,19 @@ static enum tdm_status check_float8(const struct tdm_model *model,
                                     const struct tdm_megatron_layout *l, struct tdm_error *err)
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
-    const char *what = model->latent.kv_rank > 0       ? "latent attention"
-                       : settings->torch.lora_rank > 0 ? "adapters"
-                       : model->experts.count == 0     ? NULL
-                       : s->float8_weights             ? "experts and fp8_param_gather"
-                       : makes_again(s) ? "experts and recompute_modules=moe_act or layernorm"
+    const bool latent = model->latent.kv_rank > 0;
+    const char *what = settings->torch.lora_rank > 0          ? "adapters"
+                       : model->experts.count == 0 && !latent ? NULL
+                       : s->float8_weights                    ? "fp8_param_gather"
+                       : makes_again(s) ? "recompute_modules=moe_act or layernorm"
                                         : NULL;
     if (s->float8 == TDM_TE_NONE)
         return TDM_OK;
     if (what != NULL)
         return tdm_fail(err, TDM_USAGE,
                         "--set fp8_recipe: products of 8 bits with %s are not "
-                        "modelled",
-                        what);
+                        "modelled%s",
+                        what, latent || model->experts.count > 0 ? " for this model" : "");
     if (s->wide_ends && s->float8 == TDM_TE_DELAYED) {
         tdm_fail(err, TDM_USAGE, "--set first_last_layers_bf16: not with fp8_recipe=delayed");
         return tdm_hint(err, "--set fp8_recipe=tensorwise");
@@ -408,6 +408,12 @@ static enum tdm_status check_float8(const struct tdm_model *model,
                         "--set fp8_recipe: scales of blocks need tokens of a GPU and sizes of "
                         "layers that %" PRIu64 " divides",
                         block);
+    if (latent && (heads * model->latent.value_dim % block != 0 ||
+                   (model->latent.kv_rank + model->latent.rotary_dim) % block != 0 ||
+                   model->latent.q_rank % block != 0))
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set fp8_recipe: scales of blocks need latent sizes that %" PRIu64 " divides", block);
     if (rows % 8 != 0 || model->hidden % 16 != 0 || heads * model->head_dim % 16 != 0 ||
         width % 16 != 0)
         return tdm_fail(err, TDM_USAGE,
@@ -528,6 +534,9 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
                                 "Engine";
     if (model->layer_kinds[0].post_norms || model->scaled_embedding)
         return TDM_NOT_MEASURED "norms of outputs and scaled embeddings as read in Megatron-Bridge";
+    if (settings->megatron.float8 != TDM_TE_NONE && model->latent.kv_rank > 0)
+        return TDM_NOT_MEASURED "latent attention with products of 8 bits, as read in Transformer "
+                                "Engine";
     if (settings->megatron.float8 != TDM_TE_NONE && model->experts.count > 0)
         return TDM_NOT_MEASURED "experts with products of 8 bits, as read in Transformer Engine; "
                                 "rows of each expert are not padded";

@@ -845,6 +845,17 @@ static void experts_take_8_bits(void **state)
     assert_true(more >= weights && more < 1.12 * weights); /* blocks that are not split */
     assert_true(narrow.end_bytes[TDM_PHASE_FORWARD] - narrow.before_bytes <
                 wide.end_bytes[TDM_PHASE_FORWARD] - wide.before_bytes);
+    /* Latent attention beside them. */
+    row.model = "deepseek-v2-lite";
+    const struct tdm_torch_step latent = last_step(&row);
+    row.pairs = "expert_model_parallel_size=8";
+    const struct tdm_torch_step plain = last_step(&row);
+    /* 64 experts in 26 layers; and all else of 2.0e9 parameters, but head and embedding */
+    const double bytes = (double)latent.before_bytes - (double)plain.before_bytes;
+    const double own = 26. * 64 / 8 * 3 * 2048 * 1408;
+    assert_true(bytes > own + 0.6e9 && bytes < 1.15 * (own + 1.2e9));
+    assert_true(latent.end_bytes[TDM_PHASE_FORWARD] - latent.before_bytes <
+                plain.end_bytes[TDM_PHASE_FORWARD] - plain.before_bytes);
 }
 
 /* Layers of Mamba-2 on several context ranks scan some heads of all tokens; their products may have
