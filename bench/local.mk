@@ -4,7 +4,7 @@
 bench_programs = bench/bounds bench/curves bench/fullsize bench/host_optimizer bench/monotone bench/nests bench/packing bench/packing_programs bench/pins bench/predictions bench/presets bench/ranks bench/retrieval bench/scale bench/selectors bench/step bench/teams
 gpu_bench_programs = bench/attention_bench bench/nccl_bench bench/norm_bench bench/product_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
-EXTRA_DIST += bench/attention_peer.py bench/beside.py bench/curves.gp bench/gradients.py bench/ranks_peer.py bench/retrieval.gp bench/selectors.gp bench/torch_cases.py bench/torch_deepspeed.py bench/torch_families.py bench/torch_parts.py bench/torch_peaks.cases bench/torch_peaks.py bench/torch_second.py bench/torch_settings.py bench/torch_tensor.py
+EXTRA_DIST += bench/attention_peer.py bench/beside.py bench/curves.gp bench/gradients.py bench/ranks_peer.py bench/retrieval.gp bench/selectors.gp bench/torch_cases.py bench/torch_deepspeed.py bench/torch_families.py bench/torch_parts.py bench/torch_peaks.cases bench/torch_peaks.py bench/torch_ppo.py bench/torch_second.py bench/torch_settings.py bench/torch_tensor.py
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
 bench_attention_bench_SOURCES = bench/attention_bench.c bench/gpu_meter.h

@@ -25,7 +25,7 @@ DEFAULTS = {
     "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "units": "layers", "reduce_dtype": "weights",
     "record": "0", "quantization": "none", "double_quantization": "no", "modules_to_save": "none", "lora_dropout": "0",
     "use_rslora": "no", "autocast": "weights", "liger": "none", "compile": "no", "checkpoint_every": "1",
-    "trainer": "sft", "ref_model": "auto", "precompute_ref_log_probs": "no", "beta": "0", "cpo_alpha": "1",
+    "trainer": "sft", "ref_model": "auto", "precompute_ref_log_probs": "no", "beta": "0", "cpo_alpha": "1", "max_completion_length": "auto",
     "gradient_accumulation_steps": "1", "max_grad_norm": "none", "offload_policy": "none", "large_values": "no",
     "peft_type": "LORA", "use_dora": "no", "decompose_both": "no", "decompose_factor": "-1", "oft_block_size": "32",
     "block_share": "no", "boft_block_size": "4", "num_virtual_tokens": "20", "encoder_hidden_size": "0",

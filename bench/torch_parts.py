@@ -294,12 +294,16 @@ OF_PAIRS = ("dpo", "cpo", "orpo", "reward")
 def step_of_trainer(case, build):
     """The model that is trained, and a function (net, ids) -> loss: that of TRL's trainer, with the model that it
     compares with."""
-    import torch_second
     name, said = case.set["trainer"], case.set
+    if name == "ppo":
+        import torch_ppo
+        return torch_ppo.step_of(case, build)
+    import torch_second
     if name == "cpo" and float(said["cpo_alpha"]) == 0:
         name = "simpo"
     step = getattr(torch_second, name)
-    compares = name == "distillation" or float(said["beta"]) > 0 or (
+    beta = case.said.get("beta", "0.05" if name == "rloo" else "0")
+    compares = name == "distillation" or float(beta) > 0 or (
         name in ("dpo", "kto") and said["precompute_ref_log_probs"] == "no")
     copies = compares and (not case.lora or said["ref_model"] == "copy" or name == "distillation")
     model = build(None if name == "reward" else lambda made: torch_second.headed(made, step))

@@ -143,9 +143,9 @@ def enable_checkpoints(model, case):
         "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
 
 
-def build(case, prepare=None, trained=True):
+def build(case, prepare=None, trained=True, scores=None):
     """The model on the GPU, and how many parameters it has. prepare(model) is called once its layers are there, before
-    adapters; a model that is not trained has none."""
+    adapters; a model that is not trained has none. scores: it has a head of one score, whatever the case says."""
     config = case.config()
     if case.strategy == "zero3":
         import torch_deepspeed
@@ -156,7 +156,9 @@ def build(case, prepare=None, trained=True):
     version = case.set["transformers"]
     if version != "now" and not transformers.__version__.startswith(version + "."):
         raise RuntimeError(f"{case.id} is of transformers {version}, and this is {transformers.__version__}")
-    scores = case.set["logits"] == "score"
+    if scores:
+        config.num_labels, config.pad_token_id = 1, 0
+    scores = scores or case.set["logits"] == "score"
     kind = transformers.AutoModelForSequenceClassification if scores else transformers.AutoModelForCausalLM
     with torch.device("meta"):
         model = kind.from_config(config, dtype=torch.float32 if case.fp32 else torch.bfloat16)

@@ -29,6 +29,7 @@ try:
     from accelerate.utils import convert_outputs_to_fp32
     from trl.experimental.cpo import CPOTrainer
     from trl.experimental.orpo import ORPOTrainer
+    from trl.models.utils import disable_gradient_checkpointing
     from trl.kernels import chunked_divergence, chunked_logprob, logprob_entropy
     from trl.trainer import distillation_trainer, utils
     from trl.trainer.kto_trainer import KTOTrainer
@@ -106,6 +107,19 @@ def grpo(model, ref_model, ids, has_reference):
     return loss.mean()
 
 
+def rloo(model, ref_model, ids, has_reference):
+    """Scores by the policy as it is and by the reference, then the policy's."""
+    labels = ids.clone()
+    with torch.no_grad(), disable_gradient_checkpointing(model, {"use_reentrant": False}):
+        old = model(input_ids=ids, labels=labels, fused_lm_head=True).log_probs
+        if has_reference:
+            kl = old - reference(model, ref_model, ids, labels)
+            del kl
+        old = old.sum(dim=1)
+    policy = model(input_ids=ids, labels=labels, fused_lm_head=True).log_probs.sum(dim=1)
+    return -torch.exp(policy - old).mean()
+
+
 def distillation(model, teacher, ids, _):
     _, mask = torch.ones_like(ids), torch.ones_like(ids)[:, 1:]
     student_states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
@@ -175,6 +189,8 @@ CASES = (  # name, step, sequences, has a reference, of LoRA
     ("dpo-lora", dpo, 2 * PAIRS, True, True),
     ("grpo", grpo, PAIRS, False, False),
     ("grpo-beta", grpo, PAIRS, True, False),
+    ("rloo", rloo, PAIRS, True, False),
+    ("rloo-lora", rloo, PAIRS, True, True),
     ("distillation", distillation, PAIRS, True, False),
     ("kto", kto, PAIRS, True, False),
     ("kto-precomputed", kto, PAIRS, False, False),
@@ -190,7 +206,8 @@ CASES = (  # name, step, sequences, has a reference, of LoRA
 
 def headed(model, step=None):
     """The model with the head of TRL's trainer; without a step that of a reference."""
-    utils.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits") if step is kto else ("log_probs",))
+    outputs = {kto: ("log_probs", "entropy", "mean_logits"), rloo: ("log_probs", "entropy")}
+    utils.add_fused_lm_head(model, outputs=outputs.get(step, ("log_probs",)))
     return model
 
 

@@ -467,7 +467,7 @@ static enum tdm_status predict_other(const struct tdm_predict_request *r,
     if (status == TDM_OK && r->timeline.path != NULL)
         status =
             tdm_method_timeline(a->model, a->machine, &a->settings, p->steps[p->highest].number,
-                                p->endless, p->last_gpu, &a->timeline, err);
+                                p->endless, p->run, &a->timeline, err);
     return status;
 }
 

@@ -275,7 +275,10 @@ void tdm_predict_print_peaks(const struct tdm_predict_answer *a)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     char head[32];
-    printf("%-24s", p->last_gpu ? "peak of the last GPU" : "peak of a GPU");
+    static const char *const whose[] = {[TDM_RUN_FIRST] = "peak of a GPU",
+                                        [TDM_RUN_LAST] = "peak of the last GPU",
+                                        [TDM_RUN_BETWEEN] = "peak of a middle GPU"};
+    printf("%-24s", whose[p->run]);
     for (uint32_t i = 0; i < p->count; i++) {
         snprintf(head, sizeof(head), "step %" PRIu32, p->steps[i].number);
         printf(" %12s", head);

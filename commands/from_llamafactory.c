@@ -37,6 +37,9 @@ static enum tdm_status read_stage(const struct tdm_from_reading *r, const char *
         return TDM_OK;
     if (tdm_from_is(value, "rm")) /* a head of one output (model/loader.py) */
         return tdm_from_pair(r, "trainer", "reward");
+    if (tdm_from_is(value, "ppo"))
+        return tdm_from_bad(r, path, value,
+                            "its PPO has a value head on the policy, which is not known");
     if (!tdm_from_is(value, "kto") && !tdm_from_is(value, "dpo"))
         return tdm_from_bad(r, path, value, "sft, pt, dpo, kto and rm are known");
     /* Its own trainers take the log-softmax of all logits, as TRL did (train/dpo/trainer.py,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define NO_MEMORY TDM_FROM_NO_MEMORY
-#define NO_HYBRIDS "hybrids with Mamba are not known of Megatron-LM; parallel and fsdp take them"
+#define OF_HYBRID "the layers of MODEL are predicted, which should be the hybrid"
 #define OF_MODEL "the model has it"
 
 /* MODEL_ARGS of a test, or the whole file. */
@@ -49,20 +49,18 @@ static enum tdm_status read_router_dtype(const struct tdm_from_reading *r, const
                                       : tdm_from_bad(r, path, value, "fp32 is known");
 }
 
-/* The layers of a stage, from those of the model and the pipeline's ranks. */
-static enum tdm_status read_virtual_stages(const struct tdm_from_reading *r, const char *path,
-                                           const json_t *value)
+/* transformer_config.py: "moe" of the modules of selective recomputation, which it turns on. */
+static enum tdm_status read_moe_recompute(const struct tdm_from_reading *r, const char *path,
+                                          const json_t *value)
 {
-    const json_t *ranks = argument(r, "--pipeline-model-parallel-size");
-    json_int_t layers = json_integer_value(argument(r, "--num-layers"));
-    json_int_t stages = json_integer_value(value) * (ranks != NULL ? json_integer_value(ranks) : 1);
-    char text[32];
-    if (layers < 1 || stages < 1 || layers % stages != 0)
-        return tdm_from_bad(r, path, value,
-                            "expected with --num-layers, which the stages divide; else say "
-                            "num_layers_per_virtual_pipeline_stage");
-    snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, layers / stages);
-    return tdm_from_pair(r, "num_layers_per_virtual_pipeline_stage", text);
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    if (argument(r, "--recompute-modules") != NULL)
+        return tdm_from_bad(r, path, value, "say moe in recompute_modules");
+    const enum tdm_status status = argument(r, "--recompute-granularity") == NULL
+                                       ? tdm_from_pair(r, "recompute_granularity", "selective")
+                                       : TDM_OK;
+    return status == TDM_OK ? tdm_from_pair(r, "recompute_modules", "core_attn,moe") : status;
 }
 
 static enum tdm_status read_dispatcher(const struct tdm_from_reading *r, const char *path,
@@ -219,12 +217,12 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"max_seqlen_per_dp_cp_rank", SET "max_seqlen_per_dp_cp_rank"},
     {"pipeline_model_parallel_size", SET "pipeline_model_parallel_size"},
     {"num_layers_per_virtual_pipeline_stage", SET "num_layers_per_virtual_pipeline_stage"},
-    {"num_virtual_stages_per_pipeline_rank", READ(read_virtual_stages)},
-    {"pipeline_model_parallel_layout",
-     REFUSE "layouts of a pipeline are not known; decoder_first_pipeline_num_layers is"},
+    {"num_virtual_stages_per_pipeline_rank", SET "num_virtual_stages_per_pipeline_rank"},
+    {"pipeline_model_parallel_layout", SET "pipeline_model_parallel_layout"},
     {"decoder_first_pipeline_num_layers", SET "decoder_first_pipeline_num_layers"},
     {"decoder_last_pipeline_num_layers", SET "decoder_last_pipeline_num_layers"},
-    {"account_for_*", REFUSE "decoder_first_pipeline_num_layers and decoder_last_... are known"},
+    {"account_for_embedding_in_pipeline_split", SET "account_for_embedding_in_pipeline_split"},
+    {"account_for_loss_in_pipeline_split", SET "account_for_loss_in_pipeline_split"},
     {"expert_model_parallel_size", SET "expert_model_parallel_size"},
     {"expert_tensor_parallel_size", SET "expert_tensor_parallel_size"},
     {"num_distributed_optimizer_instances", ONE "one instance is known"},
@@ -317,7 +315,7 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     /* the model */
     {"normalization", SET "normalization"},
     {"swiglu", SET "swiglu"},
-    {"squared_relu", REFUSE "SwiGLU and GELU are known"},
+    {"squared_relu", LACK "the activation of MODEL is predicted"},
     {"disable_bias_linear", SET "disable_bias_linear"},
     {"position_embedding_type", READ(read_positions)},
     {"no_position_embedding", IGNORE "position_embedding_type says it"},
@@ -337,7 +335,7 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"moe_ffn_hidden_size", IGNORE OF_MODEL},
     {"moe_shared_expert_intermediate_size", IGNORE OF_MODEL},
     {"moe_shared_expert_overlap", LACK "shared experts are predicted before the others"},
-    {"moe_layer_recompute", REFUSE "say recompute_modules"},
+    {"moe_layer_recompute", READ(read_moe_recompute)},
     {"moe_extended_tp", REFUSE "say expert_tensor_parallel_size"},
     {"moe_upcycling_*", IGNORE NO_MEMORY},
     {"moe_use_upcycling", IGNORE NO_MEMORY},
@@ -359,10 +357,10 @@ const struct tdm_from_rule tdm_from_megatron_rules[] = {
     {"experimental_attention_variant", REFUSE "full attention is known"},
     {"attention_output_gate", REFUSE "it is not known"},
     {"window_size", REFUSE "full attention is known"},
-    {"hybrid_*", REFUSE NO_HYBRIDS},
-    {"is_hybrid_model", REFUSE NO_HYBRIDS},
-    {"mamba_*", REFUSE NO_HYBRIDS},
-    {"spec", REFUSE "GPT models are known"},
+    {"hybrid_*", LACK OF_HYBRID},
+    {"is_hybrid_model", LACK OF_HYBRID},
+    {"mamba_*", IGNORE OF_MODEL},
+    {"spec", LACK "the layers of MODEL are predicted"},
     {"num_layers", IGNORE OF_MODEL},
     {"hidden_size", IGNORE OF_MODEL},
     {"ffn_hidden_size", IGNORE OF_MODEL},

@@ -157,7 +157,12 @@ static void drop_sizes(json_t *config, const json_t *arguments)
 static const char *other_part(const json_t *arguments)
 {
     static const char *const parts[] = {"--multi-latent-attention",
-                                        "--moe-shared-expert-intermediate-size", NULL};
+                                        "--moe-shared-expert-intermediate-size",
+                                        "--hybrid-override-pattern",
+                                        "--hybrid-layer-pattern",
+                                        "--is-hybrid-model",
+                                        "--squared-relu",
+                                        NULL};
     const json_t *every = json_object_get(arguments, "--moe-layer-freq");
     for (const char *const *part = parts; *part != NULL; part++)
         if (is_on(arguments, *part))

@@ -199,7 +199,14 @@ static enum tdm_status read_adapter(const struct tdm_from_reading *r, const char
 /* Keys that only configs of a trainer have; those that DPOConfig shares with others come last. */
 static const struct sign {
     const char *key, *trainer;
-} signs[] = {{"num_generations", "grpo"},
+} signs[] = {{"rloo_k", "rloo"},
+             {"reward_clip_range", "rloo"},
+             {"normalize_advantages", "rloo"},
+             {"num_ppo_epochs", "ppo"},
+             {"vf_coef", "ppo"},
+             {"cliprange_value", "ppo"},
+             {"response_length", "ppo"},
+             {"num_generations", "grpo"},
              {"max_completion_length", "grpo"},
              {"reward_funcs", "grpo"},
              {"reward_weights", "grpo"},
@@ -226,12 +233,18 @@ static bool trains(const struct tdm_from_reading *r, const char *trainer)
     return sign_of(r) != NULL && strcmp(sign_of(r)->trainer, trainer) == 0;
 }
 
+/* GRPO and RLOO: with prompts and completions, and a weight of the KL. */
+static bool generates(const struct tdm_from_reading *r)
+{
+    return trains(r, "grpo") || trains(r, "rloo");
+}
+
 static enum tdm_status read_beta(const struct tdm_from_reading *r, const char *path,
                                  const json_t *value)
 {
     static const struct tdm_from_rule rule[] = {{"beta", SET "beta"}, {.key = NULL}};
-    return trains(r, "grpo") ? tdm_from_apply_rules(r, rule, path, value)
-                             : tdm_from_note(r, path, NO_MEMORY);
+    return generates(r) ? tdm_from_apply_rules(r, rule, path, value)
+                        : tdm_from_note(r, path, NO_MEMORY);
 }
 
 enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const char *path,
@@ -352,6 +365,26 @@ static enum tdm_status settle_lengths(const struct tdm_from_reading *r)
     return status;
 }
 
+/* PPOTrainer never calls what enables checkpoints (trl/experimental/ppo/ppo_trainer.py train). */
+static enum tdm_status read_checkpoints(const struct tdm_from_reading *r, const char *path,
+                                        const json_t *value)
+{
+    return trains(r, "ppo") ? tdm_from_note(r, path, "PPOTrainer does not enable checkpoints")
+                            : tdm_from_read_checkpoints(r, path, value);
+}
+
+/* The reward model of TRL's examples, which the value model is too. */
+static enum tdm_status read_reward_model(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    const char *name = json_string_value(value);
+    if (!trains(r, "ppo") || name == NULL)
+        return tdm_from_bad(r, path, value,
+                            "reward models take memory of their own, which is modelled of PPO");
+    return tdm_from_lack(r, path,
+                         "predicted as large as the policy: --set reward_model=MODEL says another");
+}
+
 /* ---- defaults of TRL's trainers ---- */
 
 static bool has_any(const struct tdm_from_reading *r, const char *const *keys)
@@ -382,6 +415,8 @@ static bool is_trl(const struct tdm_from_reading *r)
                                       "max_completion_length",
                                       "reward_funcs",
                                       "precompute_ref_log_probs",
+                                      "num_ppo_epochs",
+                                      "response_length",
                                       NULL};
     static const char *const before[] = {
         "max_seq_length", "max_seq_len", "max_prompt_length",
@@ -399,7 +434,7 @@ static enum tdm_status settle_trl(const struct tdm_from_reading *r)
     static const char *const mixed[] = {"bf16", "fp16", NULL};
     static const char *const quantized[] = {"load_in_4bit", "load_in_8bit", NULL};
     const json_t *storage = json_object_get(r->root, "bnb_4bit_quant_storage");
-    if (json_object_get(r->root, "gradient_checkpointing") == NULL)
+    if (json_object_get(r->root, "gradient_checkpointing") == NULL && !trains(r, "ppo"))
         r->from->checkpoints = r->from->model_checkpoints = true;
     if (!has_any(r, mixed))
         r->from->bf16 = true;
@@ -424,7 +459,7 @@ static enum tdm_status settle_training(const struct tdm_from_reading *r)
         status = tdm_from_pair(r, "trainer", sign->trainer);
         r->from->key = NULL;
     }
-    if (status == TDM_OK && trains(r, "grpo"))
+    if (status == TDM_OK && generates(r))
         status = settle_lengths(r);
     if (status == TDM_OK && trains(r, "dpo"))
         status = tdm_from_lack(r, "beta",
@@ -449,7 +484,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"max_seq_length", SAYS(CONTEXT)},
     {"model_max_length", SAYS(CONTEXT)}, /* FastChat's, Alpaca's and Qwen's */
     {"gradient_accumulation_steps", SAYS(STEPS)},
-    {"gradient_checkpointing", READ(tdm_from_read_checkpoints)},
+    {"gradient_checkpointing", READ(read_checkpoints)},
     {"gradient_checkpointing_kwargs.offload", ON "checkpoint_offload=yes"},
     {"gradient_checkpointing_kwargs.use_reentrant", READ(tdm_from_read_reentrant)},
     {"gradient_checkpointing_use_reentrant", READ(tdm_from_read_reentrant)},
@@ -510,7 +545,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"torch_empty_cache_steps", LACK "cached memory is kept"},
     {"auto_find_batch_size", LACK "the batch is as said"},
     {"loss_type", READ(read_loss)},
-    /* DPOConfig, GRPOConfig, KTOConfig, CPOConfig and RewardConfig */
+    /* DPOConfig, GRPOConfig, RLOOConfig, PPOConfig, KTOConfig, CPOConfig and RewardConfig */
     {"desirable_weight", IGNORE "read as trainer=kto"},
     {"undesirable_weight", IGNORE "read as trainer=kto"},
     {"cpo_alpha", SET "cpo_alpha"},
@@ -519,6 +554,24 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"beta", READ(read_beta)},
     {"max_prompt_length", IGNORE "the context has prompt and completion"},
     {"max_completion_length", SET "max_completion_length"},
+    {"response_length", SET "max_completion_length"},
+    {"local_rollout_forward_batch_size", SET "local_rollout_forward_batch_size"},
+    {"sft_model_path", SAYS(MODEL)},
+    {"rloo_k", LACK "predicted as the RLOOTrainer since 0.22, which scores by a reference"},
+    {"num_mini_batches", IGNORE NO_MEMORY},
+    {"num_ppo_epochs", IGNORE NO_MEMORY},
+    {"num_sample_generations", IGNORE "what is logged is not predicted"},
+    {"total_episodes", IGNORE NO_MEMORY},
+    {"vf_coef", IGNORE NO_MEMORY},
+    {"cliprange*", IGNORE NO_MEMORY},
+    {"kl_*", IGNORE NO_MEMORY},
+    {"gamma", IGNORE NO_MEMORY},
+    {"lam", IGNORE NO_MEMORY},
+    {"whiten_rewards", IGNORE NO_MEMORY},
+    {"normalize_*", IGNORE NO_MEMORY},
+    {"missing_eos_penalty", IGNORE NO_MEMORY},
+    {"stop_token*", IGNORE NO_MEMORY},
+    {"ds3_gather_for_generation", IGNORE "parameters are predicted as gathered"},
     {"num_generations", IGNORE "the batch counts completions"},
     {"num_iterations", IGNORE NO_MEMORY},
     {"steps_per_generation", SET "steps_per_generation"},
@@ -529,7 +582,8 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"vllm_gpu_memory_utilization", READ(read_vllm)},
     {"vllm_enable_sleep_mode", READ(read_vllm)},
     {"vllm_*", IGNORE NO_MEMORY},
-    {"reward_model*", REFUSE "reward models take memory of their own, which is not modelled"},
+    {"fast_inference", ON "fast_inference=yes"}, /* of programs that call Unsloth */
+    {"reward_model*", READ(read_reward_model)},
     {"reward_*", IGNORE NO_MEMORY},
     {"temperature", IGNORE NO_MEMORY},
     {"top_p", IGNORE NO_MEMORY},

@@ -148,6 +148,7 @@ extern const struct tdm_method_key
 extern const struct tdm_method_key tdm_keys_peft[];     /* of adapters other than LoRA */
 extern const struct tdm_method_key tdm_keys_adapters[]; /* of what is beside and under adapters */
 extern const struct tdm_method_key tdm_keys_second[];   /* of TRL's trainers with two models */
+extern const struct tdm_method_key tdm_keys_ppo[];      /* of its PPO, where all models are whole */
 extern const struct tdm_method_key tdm_keys_code[];     /* whose code the model is */
 extern const struct tdm_method_key tdm_keys_in_backward[]; /* of steps in the backward */
 extern const struct tdm_method_key tdm_keys_module[];      /* of ranks that run whole layers */

@@ -92,6 +92,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/scores.c \
 	methods/torch/second.c methods/torch/second.h \
 	methods/torch/second_keys.c \
+	methods/torch/ppo.c \
 	methods/torch/vision.c \
 	methods/torch/system.c \
 	methods/torch/tensor.c methods/torch/tensor.h \
@@ -126,7 +127,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron/megatron.h \
 	methods/megatron/ops.c \
 	methods/megatron/parts.h \
-	methods/megatron/schedule.c \
+	methods/megatron/stages.c methods/megatron/schedule.c \
 	methods/megatron/system.c
 
 # A sequence over many GPUs: rings, all-to-alls, BurstEngine.

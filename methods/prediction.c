@@ -400,58 +400,73 @@ static enum tdm_status of_one_end(const struct call *c, const struct tdm_method_
     }
 }
 
-/* Does the last stage decide, rather than the first? */
-static bool decides(const struct tdm_method_prediction *last,
-                    const struct tdm_method_prediction *first)
+/* Does another stage decide, rather than this one? */
+static bool decides(const struct tdm_method_prediction *other,
+                    const struct tdm_method_prediction *one)
 {
-    if (last->fits_device != first->fits_device)
-        return !last->fits_device;
-    if (last->runs != first->runs)
-        return !last->runs;
-    if (last->least_bytes != first->least_bytes)
-        return last->least_bytes > first->least_bytes;
-    return tdm_method_peak_bytes(last) > tdm_method_peak_bytes(first);
+    if (other->fits_device != one->fits_device)
+        return !other->fits_device;
+    if (other->runs != one->runs)
+        return !other->runs;
+    if (other->least_bytes != one->least_bytes)
+        return other->least_bytes > one->least_bytes;
+    return tdm_method_peak_bytes(other) > tdm_method_peak_bytes(one);
 }
 
-/* Whether the highest peak is asked for, and there are two ends that may have it. */
-static bool has_two_ends(const struct tdm_model *model, const struct tdm_method_settings *settings)
+/* Stages of a pipeline that may have the highest peak, if that is asked for; else 1. */
+static unsigned count_stages(const struct tdm_model *model,
+                             const struct tdm_method_settings *settings)
 {
     struct tdm_megatron_layout layout;
-    return settings->method != NULL && settings->method->system == &tdm_megatron_system &&
-           settings->megatron.rank == TDM_RANK_HIGHEST &&
-           tdm_megatron_layout(model, settings, &layout, NULL) == TDM_OK && layout.pipeline > 1;
+    if (settings->method == NULL || settings->method->system != &tdm_megatron_system ||
+        settings->megatron.rank != TDM_RANK_HIGHEST ||
+        tdm_megatron_layout(model, settings, &layout, NULL) != TDM_OK || layout.pipeline == 1)
+        return 1;
+    return layout.uneven ? 3 : 2;
 }
 
-/* Of a pipeline the prediction is that of its first or of its last stage, whichever needs more. */
-static enum tdm_status of_ends(const struct call *c, const struct tdm_method_settings *settings,
-                               struct tdm_method_prediction *p, struct tdm_error *err)
+/* Of a pipeline the prediction is that of its first or of its last stage, or of one between,
+ * whichever needs more. */
+static enum tdm_status of_stages(const struct call *c, const struct tdm_method_settings *settings,
+                                 struct tdm_method_prediction *p, struct tdm_error *err)
 {
-    struct tdm_method_settings end = *settings;
-    struct call both = *c;
-    end.megatron.last_rank = settings->megatron.rank == TDM_RANK_LAST;
-    if (!has_two_ends(c->model, settings)) {
-        enum tdm_status status = of_one_end(c, &end, p, err);
-        p->last_gpu = status == TDM_OK && end.megatron.last_rank;
+    static const enum tdm_megatron_run runs[] = {
+        [TDM_RANK_HIGHEST] = TDM_RUN_FIRST,
+        [TDM_RANK_FIRST] = TDM_RUN_FIRST,
+        [TDM_RANK_LAST] = TDM_RUN_LAST,
+        [TDM_RANK_BETWEEN] = TDM_RUN_BETWEEN,
+    };
+    struct tdm_method_settings stage = *settings;
+    struct call each = *c;
+    const unsigned stages = count_stages(c->model, settings);
+    stage.megatron.run = runs[settings->megatron.rank];
+    if (stages == 1) {
+        enum tdm_status status = of_one_end(c, &stage, p, err);
+        p->run = status == TDM_OK ? stage.megatron.run : TDM_RUN_FIRST;
         return status;
     }
-    if (c->kind == TRY_AFTER) /* the probe was of one end */
-        both.kind = TRY;
-    struct tdm_method_prediction first = {.parameters_bytes = 0}, last;
+    if (c->kind == TRY_AFTER) /* the probe was of one stage */
+        each.kind = TRY;
+    struct tdm_method_prediction start = {.parameters_bytes = 0}, highest = start;
     if (c->kind == NEED) /* after a prediction */
-        first = *p;
-    last = first;
-    enum tdm_status status = of_one_end(&both, &end, &first, err);
-    end.megatron.last_rank = true;
-    if (status == TDM_OK)
-        status = of_one_end(&both, &end, &last, err);
-    if (status != TDM_OK)
-        return status;
-    uint64_t work = first.work + last.work - (c->kind == NEED ? p->work : 0);
-    bool takes_last = decides(&last, &first);
-    *p = takes_last ? last : first;
-    p->last_gpu = takes_last;
+        start = *p;
+    uint64_t work = c->kind == NEED ? 0 - (uint64_t)(stages - 1) * p->work : 0;
+    bool ended = false;
+    for (unsigned i = 0; i < stages; i++) {
+        struct tdm_method_prediction one = start;
+        stage.megatron.run = (enum tdm_megatron_run)i;
+        enum tdm_status status = of_one_end(&each, &stage, &one, err);
+        if (status != TDM_OK)
+            return status;
+        one.run = stage.megatron.run;
+        work += one.work;
+        ended = ended || one.ended;
+        if (i == 0 || decides(&one, &highest))
+            highest = one;
+    }
+    *p = highest;
     p->work = work;
-    p->ended = first.ended || last.ended;
+    p->ended = ended;
     return TDM_OK;
 }
 
@@ -462,7 +477,7 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     const struct call call = {
         .kind = PREDICT, .model = model, .machine = machine, .margin = margin};
     *prediction = (struct tdm_method_prediction){.parameters_bytes = 0};
-    return of_ends(&call, settings, prediction, err);
+    return of_stages(&call, settings, prediction, err);
 }
 
 enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
@@ -472,7 +487,7 @@ enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_m
 {
     const struct call call = {
         .kind = TRY, .model = model, .machine = machine, .margin = margin, .most_work = most_work};
-    return of_ends(&call, settings, prediction, err);
+    return of_stages(&call, settings, prediction, err);
 }
 
 enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm_machine *machine,
@@ -480,7 +495,7 @@ enum tdm_status tdm_method_probe(const struct tdm_model *model, const struct tdm
                                  struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     const struct call call = {.kind = PROBE, .model = model, .machine = machine, .margin = margin};
-    return of_ends(&call, settings, prediction, err);
+    return of_stages(&call, settings, prediction, err);
 }
 
 enum tdm_status tdm_method_try_after(const struct tdm_model *model,
@@ -492,7 +507,7 @@ enum tdm_status tdm_method_try_after(const struct tdm_model *model,
 {
     const struct call call = {
         .kind = TRY_AFTER, .model = model, .machine = machine, .margin = margin, .probe = probe};
-    return of_ends(&call, settings, prediction, err);
+    return of_stages(&call, settings, prediction, err);
 }
 
 enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
@@ -500,18 +515,18 @@ enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_
                                 struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     const struct call call = {.kind = NEED, .model = model, .machine = machine};
-    return prediction->fits_device ? TDM_OK : of_ends(&call, settings, prediction, err);
+    return prediction->fits_device ? TDM_OK : of_stages(&call, settings, prediction, err);
 }
 
 enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, uint32_t steps,
-                                   bool endless, bool last_gpu,
+                                   bool endless, enum tdm_megatron_run run,
                                    const struct tdm_torch_observer *observer, struct tdm_error *err)
 {
     struct asked asked;
     struct tdm_torch_run out;
     ask(model, machine, settings, &asked);
-    asked.settings.megatron.last_rank = last_gpu;
+    asked.settings.megatron.run = run;
     if (endless)
         asked.device.limit_bytes = TDM_TORCH_ENDLESS;
     return tdm_torch_run(model, &asked.settings, &asked.device, steps, observer, &out, err);

@@ -57,9 +57,9 @@ struct tdm_method_prediction {
     uint64_t host_peak_bytes; /* of all of them together, over the steps that count, as far as they
                                  run */
     bool fits_host;
-    bool fits;     /* device and host */
-    bool last_gpu; /* it is of the last GPU, that is the last stage of a pipeline, not the first */
-    bool ended;    /* the steps took more than `most_work`: whether it fits is not known */
+    bool fits;                 /* device and host */
+    enum tdm_megatron_run run; /* the stage of a pipeline that it is of */
+    bool ended; /* the steps took more than `most_work`: whether it fits is not known */
 };
 
 /* What kernels and libraries take on the machine's card. */
@@ -112,10 +112,10 @@ static inline uint64_t tdm_method_peak_bytes(const struct tdm_method_prediction 
 }
 
 /* Runs the first `steps` steps for an observer, on the whole device or on one without a limit.
- * `last_gpu`: as in the prediction. */
+ * `run`: as in the prediction. */
 enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, uint32_t steps,
-                                   bool endless, bool last_gpu,
+                                   bool endless, enum tdm_megatron_run run,
                                    const struct tdm_torch_observer *observer,
                                    struct tdm_error *err);
 

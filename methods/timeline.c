@@ -49,7 +49,7 @@ static void note(void *context, const struct tdm_torch_event *event)
 enum tdm_status tdm_method_timeline(const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings, uint32_t step,
-                                    bool endless, bool last_gpu,
+                                    bool endless, enum tdm_megatron_run run,
                                     struct tdm_method_timeline **timeline, struct tdm_error *err)
 {
     struct tdm_method_timeline *t = calloc(1, sizeof(*t));
@@ -59,7 +59,7 @@ enum tdm_status tdm_method_timeline(const struct tdm_model *model,
     t->stretch = 1;
     const struct tdm_torch_observer observer = {note, t};
     enum tdm_status status =
-        tdm_method_observe(model, machine, settings, step, endless, last_gpu, &observer, err);
+        tdm_method_observe(model, machine, settings, step, endless, run, &observer, err);
     if (status != TDM_OK) {
         free(t);
         return status;

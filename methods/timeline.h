@@ -24,12 +24,12 @@ struct tdm_method_timeline {
 };
 
 /* Runs the method again up to the end of `step` (from 1) and records the events of that step. If
- * `endless`, the device has no limit. `last_gpu`: as in the prediction. The caller frees *timeline
+ * `endless`, the device has no limit. `run`: as in the prediction. The caller frees *timeline
  * with free(). */
 enum tdm_status tdm_method_timeline(const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings, uint32_t step,
-                                    bool endless, bool last_gpu,
+                                    bool endless, enum tdm_megatron_run run,
                                     struct tdm_method_timeline **timeline, struct tdm_error *err);
 
 #endif

@@ -22,7 +22,7 @@
 #define BUCKET_PER_RANK 1000000u
 #define MUON_STEPS 5u /* muon_num_ns_steps */
 
-#define LAYER_PARAMETERS (18u + 2 * ADAPTED_MODULES)
+#define LAYER_PARAMETERS (20u + 2 * ADAPTED_MODULES)
 #define OTHER_PARAMETERS 5u
 
 static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
@@ -36,10 +36,13 @@ static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
 
 /* Experts divide their GPUs in another way, so they have buffers and shares of their own. */
 static void add_expert(struct tdm_megatron *t, struct megatron_chunk *chunk,
-                       struct tdm_eager_value **place, uint64_t rows, uint64_t columns)
+                       struct tdm_eager_value **place, uint64_t rows, uint64_t columns,
+                       const struct megatron_layer *layer)
 {
     add(t, chunk, place, rows, columns);
     chunk->parameters[chunk->parameter_count - 1].buffer = BUFFER_EXPERTS;
+    if (layer->float8)
+        megatron_add_cast(t, *place, false);
 }
 
 /* The weight of a product of 8 bits, if its layer has such. */
@@ -71,17 +74,18 @@ static void add_latent_attention(struct tdm_megatron *t, struct megatron_chunk *
     const struct tdm_latent *l = &t->config->latent;
     uint64_t hidden = t->config->hidden, queries = t->heads * t->config->head_dim;
     add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
-    add(t, chunk, &layer->projection, hidden, t->heads * l->value_dim);
+    add_product(t, chunk, &layer->projection, hidden, t->heads * l->value_dim, layer);
     if (l->q_rank > 0) {
-        add(t, chunk, &layer->q_latent, l->q_rank, hidden);
+        add_product(t, chunk, &layer->q_latent, l->q_rank, hidden, layer);
         add(t, chunk, &layer->q_norm, 1, l->q_rank);
-        add(t, chunk, &layer->q_from_latent, queries, l->q_rank);
+        add_product(t, chunk, &layer->q_from_latent, queries, l->q_rank, layer);
     } else {
-        add(t, chunk, &layer->qkv, queries, hidden);
+        add_product(t, chunk, &layer->qkv, queries, hidden, layer);
     }
-    add(t, chunk, &layer->kv_latent, l->kv_rank + l->rotary_dim, hidden);
+    add_product(t, chunk, &layer->kv_latent, l->kv_rank + l->rotary_dim, hidden, layer);
     add(t, chunk, &layer->k_norm, 1, l->kv_rank);
-    add(t, chunk, &layer->kv_from_latent, t->heads * (l->plain_dim + l->value_dim), l->kv_rank);
+    add_product(t, chunk, &layer->kv_from_latent, t->heads * (l->plain_dim + l->value_dim),
+                l->kv_rank, layer);
 }
 
 static void add_experts(struct tdm_megatron *t, struct megatron_chunk *chunk,
@@ -92,13 +96,13 @@ static void add_experts(struct tdm_megatron *t, struct megatron_chunk *chunk,
     add_norm(t, chunk, &layer->mlp_norm, &layer->mlp_norm_bias);
     add(t, chunk, &layer->router, e->count, hidden);
     for (uint64_t i = 0; i < layer->local_experts; i++)
-        add_expert(t, chunk, &layer->experts[2 * i], 2 * width, hidden);
+        add_expert(t, chunk, &layer->experts[2 * i], 2 * width, hidden, layer);
     for (uint64_t i = 0; i < layer->local_experts; i++)
-        add_expert(t, chunk, &layer->experts[2 * i + 1], hidden, width);
+        add_expert(t, chunk, &layer->experts[2 * i + 1], hidden, width, layer);
     if (e->shared > 0) {
         uint64_t shared = e->shared / t->layout.tensor;
-        add(t, chunk, &layer->shared_fc1, 2 * shared, hidden);
-        add(t, chunk, &layer->shared_fc2, hidden, shared);
+        add_product(t, chunk, &layer->shared_fc1, 2 * shared, hidden, layer);
+        add_product(t, chunk, &layer->shared_fc2, hidden, shared, layer);
     }
 }
 
@@ -112,6 +116,8 @@ static void add_attention(struct tdm_megatron *t, struct megatron_chunk *chunk,
     add_product(t, chunk, &layer->projection, hidden, t->heads * dim, layer);
     if (biased)
         add(t, chunk, &layer->projection_bias, 1, hidden);
+    if (kind->post_norms)
+        add(t, chunk, &layer->post_attention_norm, 1, hidden);
     add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
     add_product(t, chunk, &layer->qkv, qkv, hidden, layer);
     if (biased || kind->qkv_bias)
@@ -128,7 +134,7 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
     uint64_t hidden = t->config->hidden, fc1 = t->gated ? 2 * t->width : t->width;
     bool biased = t->set.linear_bias;
     if (kind->mamba)
-        megatron_add_mamba(t, chunk, layer, add);
+        megatron_add_mamba(t, chunk, layer, add, add_product);
     else if (t->config->latent.kv_rank > 0)
         add_latent_attention(t, chunk, layer);
     else if (!kind->no_attention)
@@ -146,6 +152,8 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
     add_product(t, chunk, &layer->fc2, hidden, t->width, layer);
     if (biased)
         add(t, chunk, &layer->fc2_bias, 1, hidden);
+    if (kind->post_norms)
+        add(t, chunk, &layer->post_mlp_norm, 1, hidden);
 }
 
 /* The input of a module that is recomputed anyway is not also gathered again. */
@@ -177,14 +185,10 @@ static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
     }
 }
 
-/* The number of a layer of a chunk in the model: stages take turns, chunk by chunk. Stages of one
- * chunk may have different numbers of layers. */
+/* The number of a layer of a chunk in the model. */
 static uint64_t number_of(const struct tdm_megatron *t, uint32_t chunk, uint64_t layer)
 {
-    if (t->layout.chunks == 1)
-        return (t->set.last_rank ? t->config->layers - t->layout.chunk_layers : 0) + layer;
-    uint64_t stage = t->set.last_rank ? t->layout.pipeline - 1 : 0;
-    return (chunk * t->layout.pipeline + stage) * t->layout.chunk_layers + layer;
+    return t->layout.offsets[chunk] + layer;
 }
 
 /* is_first_last_bf16_layer */
@@ -196,8 +200,8 @@ static bool is_wide(const struct tdm_megatron *t, uint64_t number)
 
 static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t number)
 {
-    uint64_t layers = t->layout.chunk_layers, experts = 0;
-    chunk->layers = calloc(layers, sizeof(*chunk->layers));
+    uint64_t layers = t->layout.layers[number], experts = 0;
+    chunk->layers = calloc(layers + 1, sizeof(*chunk->layers));
     for (uint64_t i = 0; i < layers && chunk->layers != NULL; i++) {
         struct megatron_layer *layer = &chunk->layers[i];
         layer->float8 = t->set.float8 != TDM_TE_NONE && !is_wide(t, number_of(t, number, i));
@@ -217,7 +221,7 @@ static bool make_layers(struct tdm_megatron *t, struct megatron_chunk *chunk, ui
 enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, struct tdm_error *err)
 {
     struct megatron_chunk *chunk = &t->chunks[number];
-    uint64_t layers = t->layout.chunk_layers;
+    uint64_t layers = t->layout.layers[number];
     if (!make_layers(t, chunk, number))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
     chunk->first_trained = t->lora_rank > 0 ? UINT32_MAX : 0;

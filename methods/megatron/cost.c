@@ -31,6 +31,20 @@ static double share(uint64_t ranks)
     return (double)(ranks - 1) / (double)ranks;
 }
 
+/* Of a forward's products: experts that run again, or the shared ones. */
+static double mixture_share(const struct tdm_model *model, const struct tdm_megatron_settings *s)
+{
+    const struct tdm_experts *e = &model->experts;
+    const bool all = (s->modules & 1u << TDM_RECOMPUTED_MOE) != 0;
+    const bool shared = all || (s->modules & 1u << TDM_RECOMPUTED_SHARED_EXPERTS) != 0;
+    const double width =
+        (shared ? e->shared : 0) + (all ? (double)e->intermediate * e->per_token : 0);
+    double layers = 0;
+    for (uint32_t i = 0; i < model->layers && e->count > 0; i++)
+        layers += model->layer_kinds[i].experts;
+    return 3.0 * model->hidden * width * layers / (double)tdm_model_active_matmul_parameters(model);
+}
+
 static void compute(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     const struct tdm_megatron_layout *l, struct tdm_method_cost *cost)
 {
@@ -53,6 +67,8 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
         extra = (s->gelu_mlp || (model->parts & TDM_PART_PLAIN_MLP) != 0 ? 2.0 : 3.0) *
                 model->hidden * model->intermediate * model->layers /
                 (double)tdm_model_active_matmul_parameters(model);
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE)
+        extra += mixture_share(model, s);
     cost->product_flops += forward * extra;
     if (s->packed && !s->hybrid && s->longest > 0) /* of each sequence by itself */
         cost->attention_flops *= (double)s->longest / (double)settings->torch.tokens;
@@ -87,7 +103,7 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     compute(model, settings, &l, cost);
     cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
     double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
-    double layers = (double)(l.chunk_layers * l.chunks) * (double)l.microbatches;
+    double layers = (double)l.stage_layers * (double)l.microbatches;
     /* A layer of a hybrid model has one block. */
     const double blocks = (model->parts & TDM_PART_ONE_MIXER) != 0 ? 1 : 2;
     double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;

@@ -151,9 +151,13 @@ static void grouped_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, x);
 }
 
+/* Products of all local experts: of fc1 (0) or of fc2 (1). */
 static struct tdm_eager_value *grouped(struct tdm_megatron *t, struct tdm_eager_value *x,
-                                       const struct tdm_eager_value *weight)
+                                       const struct megatron_layer *layer, unsigned which)
 {
+    const struct tdm_eager_value *weight = layer->experts[which];
+    if (megatron_is_float8(weight))
+        return megatron_float8_grouped(t, x, layer->experts + which, layer->local_experts, 2);
     static const struct tdm_eager_op op = {"_GroupedLinearBackward", false, grouped_backward};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     if (node != NULL) {
@@ -198,11 +202,11 @@ static struct tdm_eager_value *run_experts(struct tdm_megatron *t,
 {
     struct tdm_eager *m = t->m;
     tdm_label(m, "mlp.experts.linear_fc1");
-    struct tdm_eager_value *wide = grouped(t, x, layer->experts[0]);
+    struct tdm_eager_value *wide = grouped(t, x, layer, 0);
     tdm_label(m, "mlp.experts.activation");
     struct tdm_eager_value *active = weighted(t, wide, weights);
     tdm_label(m, "mlp.experts.linear_fc2");
-    struct tdm_eager_value *y = grouped(t, active, layer->experts[1]);
+    struct tdm_eager_value *y = grouped(t, active, layer, 1);
     if (megatron_recomputes(t, TDM_RECOMPUTED_MOE_ACT))
         y = tdm_discard(m, y, &active, 1);
     tdm_drop(m, active);
@@ -212,8 +216,9 @@ static struct tdm_eager_value *run_experts(struct tdm_megatron *t,
 
 /* ---- the layer ---- */
 
-static struct tdm_eager_value *
-run_shared(struct tdm_megatron *t, const struct megatron_layer *layer, struct tdm_eager_value *x)
+struct tdm_eager_value *megatron_shared_experts(struct tdm_megatron *t,
+                                                const struct megatron_layer *layer,
+                                                struct tdm_eager_value *x)
 {
     struct tdm_eager *m = t->m;
     tdm_label(m, "mlp.shared_experts");
@@ -236,18 +241,26 @@ uint64_t megatron_routed_rows(const struct tdm_megatron *t)
     return t->set.pads_experts || capacity < rows ? capacity : rows;
 }
 
-struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct megatron_layer *layer,
-                                         struct tdm_eager_value *x)
+/* moe_layer.py shared_experts_compute */
+static struct tdm_eager_value *run_shared(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                          struct tdm_eager_value *x)
+{
+    return megatron_recomputes(t, TDM_RECOMPUTED_SHARED_EXPERTS)
+               ? megatron_checkpoint(t, REGION_SHARED, chunk, number, 1, &x, 1)
+               : megatron_shared_experts(t, &t->chunks[chunk].layers[number], x);
+}
+
+struct tdm_eager_value *megatron_mixture(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                         struct tdm_eager_value *normed)
 {
     struct tdm_eager *m = t->m;
+    const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct megatron_kept kept = {.count = 0}; /* names that live until the function returns */
     uint64_t rows = megatron_routed_rows(t), gathered = rows * t->layout.expert_tensor;
     bool several = layer->local_experts > 1;
-    tdm_label(m, "pre_mlp_layernorm");
-    struct tdm_eager_value *normed =
-        megatron_keep(m, &kept, megatron_norm(t, x, layer->mlp_norm, layer->mlp_norm_bias));
     struct tdm_eager_value *shared =
-        layer->shared_fc1 != NULL ? megatron_keep(m, &kept, run_shared(t, layer, normed)) : NULL;
+        layer->shared_fc1 != NULL ? megatron_keep(m, &kept, run_shared(t, chunk, number, normed))
+                                  : NULL;
     tdm_label(m, "mlp.router");
     struct tdm_eager_value *probabilities =
         megatron_keep(m, &kept, route(t, normed, layer->router));
@@ -274,9 +287,26 @@ struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct me
     tdm_drop(m, sorted);
     if (t->layout.expert > 1)
         back = tdm_replace(m, back, moved(t, back, rows));
-    back = tdm_replace(m, back, unpermute(t, back, map, x->rows));
+    back = tdm_replace(m, back, unpermute(t, back, map, normed->rows));
     if (shared != NULL)
         back = tdm_replace(m, back, megatron_sum(t, back, shared));
     megatron_drop_all(m, &kept);
     return back;
+}
+
+struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                         struct tdm_eager_value *x)
+{
+    struct tdm_eager *m = t->m;
+    const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
+    tdm_label(m, "pre_mlp_layernorm");
+    struct tdm_eager_value *normed = megatron_norm(t, x, layer->mlp_norm, layer->mlp_norm_bias);
+    struct tdm_eager_value *y =
+        megatron_recomputes(t, TDM_RECOMPUTED_MOE)
+            ? megatron_checkpoint(t, REGION_MOE, chunk, number, 1, &normed, 1)
+            : megatron_mixture(t, chunk, number, normed);
+    if (megatron_recomputes(t, TDM_RECOMPUTED_LAYERNORM))
+        y = tdm_discard(m, y, &normed, 1);
+    tdm_drop(m, normed);
+    return y;
 }

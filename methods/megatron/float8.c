@@ -188,6 +188,109 @@ megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
     return megatron_finish(t, node, y);
 }
 
+/* ---- a column-parallel product without a norm ---- */
+
+enum { LINEAR_ROWS, LINEAR_COLUMNS, LINEAR_GATHERS };
+
+static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_megatron *t = node->context;
+    const bool gathers = node->facts[LINEAR_GATHERS] != 0,
+               by_blocks = tdm_te_by_blocks(t->set.float8);
+    const uint64_t rows = grads[0]->rows, columns = node->facts[LINEAR_COLUMNS];
+    struct tdm_te_tensor x = tdm_te_saved(m, node, 0), whole = {.data = NULL};
+    struct tdm_te_tensor gradient = tdm_te_quantize(m, t->set.float8, grads[0], BOTH);
+    struct tdm_eager_value *copy = NULL;
+    if (gathers && by_blocks)
+        whole = gather_blocks(t, rows, columns, TDM_TE_COLUMNS, &copy);
+    else if (gathers)
+        whole.data = tdm_value_new(m, rows, columns, FLOAT8);
+    struct tdm_eager_value *dgrad = tdm_value_new(m, rows, columns, BF16);
+    results[0] = gathers ? tdm_value_new(m, t->part_rows, columns, BF16) : tdm_take(dgrad);
+    tdm_drop(m, copy);
+    if (gathers && !by_blocks)
+        tdm_te_add_columns(m, &whole);
+    megatron_product(t);
+    if (tdm_node_needs(node, 1))
+        results[1] = tdm_value_new(m, node->facts[LINEAR_ROWS], columns, BF16);
+    if (t->set.fused_gradients)
+        megatron_dummy(t, node->facts[LINEAR_ROWS], columns);
+    tdm_te_drop(m, &whole);
+    tdm_te_drop(m, &gradient);
+    tdm_te_drop(m, &x);
+    tdm_drop(m, dgrad);
+}
+
+/* Rows are kept where ranks gather them again, else columns, as by blocks. */
+struct tdm_eager_value *megatron_float8_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                               struct tdm_eager_value *weight, bool gathers)
+{
+    static const struct tdm_eager_op op = {"_LinearBackward", false, linear_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *inputs[] = {x, t->set.fused_gradients ? NULL : weight};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    const bool by_columns = node != NULL && (!gathers || tdm_te_by_blocks(t->set.float8));
+    struct tdm_te_tensor whole = {.data = NULL};
+    struct tdm_te_tensor bits =
+        tdm_te_quantize(m, t->set.float8, x, by_columns ? BOTH : TDM_TE_ROWS);
+    if (gathers)
+        whole = gather_rows(t, x->columns);
+    cast_weight(t, weight, node != NULL);
+    struct tdm_eager_value *y = tdm_value_new(m, gathers ? t->rows : x->rows, weight->rows, BF16);
+    megatron_product(t);
+    tdm_te_drop(m, &whole);
+    if (node != NULL) {
+        node->facts[LINEAR_ROWS] = weight->rows;
+        node->facts[LINEAR_COLUMNS] = weight->columns;
+        node->facts[LINEAR_GATHERS] = gathers;
+    }
+    tdm_te_drop_rows(m, &bits);
+    tdm_te_save(m, node, &bits);
+    tdm_te_drop(m, &bits);
+    return megatron_finish(t, node, y);
+}
+
+/* ---- grouped products of experts (pytorch/module/grouped_linear.py, _GroupedLinear) ---- */
+
+/* The parts of the gradient are quantized for both products. */
+static void grouped_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_megatron *t = node->context;
+    struct tdm_te_tensor x = tdm_te_saved(m, node, 0);
+    struct tdm_te_tensor gradient = tdm_te_quantize(m, t->set.float8, grads[0], BOTH);
+    results[0] = tdm_value_new(m, grads[0]->rows, node->facts[LINEAR_COLUMNS], BF16);
+    megatron_grouped_product(t);
+    if (t->set.fused_gradients)
+        megatron_dummy(t, node->facts[LINEAR_ROWS], node->facts[LINEAR_COLUMNS]);
+    tdm_te_drop(m, &gradient);
+    tdm_te_drop(m, &x);
+}
+
+struct tdm_eager_value *megatron_float8_grouped(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                                struct tdm_eager_value *const *weights,
+                                                uint64_t count, uint64_t stride)
+{
+    static const struct tdm_eager_op op = {"_GroupedLinearBackward", false, grouped_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_te_tensor bits =
+        tdm_te_quantize(m, t->set.float8, x, node != NULL ? BOTH : TDM_TE_ROWS);
+    for (uint64_t i = 0; i < count; i++)
+        cast_weight(t, weights[i * stride], node != NULL);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, weights[0]->rows, BF16);
+    megatron_grouped_product(t);
+    if (node != NULL) {
+        node->facts[LINEAR_ROWS] = weights[0]->rows;
+        node->facts[LINEAR_COLUMNS] = weights[0]->columns;
+    }
+    tdm_te_drop_rows(m, &bits);
+    tdm_te_save(m, node, &bits);
+    tdm_te_drop(m, &bits);
+    return megatron_finish(t, node, y);
+}
+
 /* ---- a row-parallel product ---- */
 
 enum { ROW_ROWS, ROW_COLUMNS, ROW_KEEPS_INPUT };

@@ -30,12 +30,22 @@ static enum tdm_status read_size(const struct tdm_method_key *key, const char *v
 static enum tdm_status read_modules(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    static const char *const names[TDM_MODULES] = {"core_attn", "mlp", "layernorm", "moe_act",
-                                                   "mla_up_proj"};
+    static const char *const names[TDM_MODULES] = {"core_attn",   "mlp", "layernorm",     "moe_act",
+                                                   "mla_up_proj", "moe", "shared_experts"};
     struct tdm_key_word words[TDM_MODULES];
     for (unsigned i = 0; i < TDM_MODULES; i++)
         words[i] = (struct tdm_key_word){names[i], 1u << i};
     return tdm_key_read_words(key, value, words, TDM_MODULES, &settings->megatron.modules, err);
+}
+
+static enum tdm_status read_stage_layout(const struct tdm_method_key *key, const char *value,
+                                         struct tdm_method_settings *settings,
+                                         struct tdm_error *err)
+{
+    if (*value == '\0')
+        return tdm_key_bad_value(key, value, err);
+    settings->megatron.stage_layout = strcmp(value, "none") == 0 ? NULL : value;
+    return TDM_OK;
 }
 
 /* Modules of Megatron's layers, as bits of the projections that they join. */
@@ -201,7 +211,8 @@ static bool has_stages(const struct tdm_key_case *c)
 
 static bool has_head(const struct tdm_key_case *c)
 {
-    return c->settings->megatron.rank != TDM_RANK_FIRST || layout(c).pipeline == 1;
+    const enum tdm_megatron_rank rank = c->settings->megatron.rank;
+    return rank == TDM_RANK_HIGHEST || rank == TDM_RANK_LAST || layout(c).pipeline == 1;
 }
 
 static bool fuses_loss(const struct tdm_key_case *c)
@@ -265,6 +276,44 @@ static bool has_glu(const struct tdm_key_case *c)
     return !c->settings->megatron.gelu_mlp && (c->model->parts & TDM_PART_PLAIN_MLP) == 0;
 }
 
+/* As the model has it, and the user may have said. */
+static struct tdm_megatron_settings of_model(const struct tdm_key_case *c)
+{
+    struct tdm_megatron_settings s = c->settings->megatron;
+    tdm_megatron_of_model(c->model, &s);
+    return s;
+}
+
+static const char *settled_norm(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).layer_norm ? "LayerNorm" : "RMSNorm";
+}
+
+static const char *settled_swiglu(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).gelu_mlp || (c->model->parts & TDM_PART_PLAIN_MLP) != 0 ? "no" : "yes";
+}
+
+static const char *settled_fusion(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).glu == TDM_GLU_FUSED ? "yes" : "no";
+}
+
+static const char *settled_bias(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).linear_bias ? "no" : "yes";
+}
+
+static const char *settled_positions(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return of_model(c).learned_positions ? "learned_absolute" : "rope";
+}
+
 static const struct tdm_key_need needs_glu = {"without SwiGLU", has_glu};
 static const struct tdm_key_need needs_float8 = {"without fp8_recipe", has_float8};
 static const struct tdm_key_need needs_wide_ends = {"without first_last_layers_bf16=yes",
@@ -282,7 +331,7 @@ static const struct tdm_key_need needs_full = {"without recompute_granularity=fu
 static const struct tdm_key_need needs_selective = {"without recompute_granularity=selective",
                                                     recomputes_modules};
 static const struct tdm_key_need needs_tokens = {"without sequence_parallel=yes", divides_tokens};
-static const struct tdm_key_need needs_head = {"on the first stage, which has no loss", has_head};
+static const struct tdm_key_need needs_head = {"on a stage that has no loss", has_head};
 static const struct tdm_key_need needs_fusion = {"without cross_entropy_loss_fusion=yes",
                                                  fuses_loss};
 
@@ -316,6 +365,19 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"num_layers_per_virtual_pipeline_stage", "N|none", "none",
      "layers of a virtual stage; none: one a stage", read_size, FIELD(virtual_layers), .least = 1,
      .most = MOST_RANKS},
+    {"num_virtual_stages_per_pipeline_rank", "N|none", "none",
+     "virtual stages of a stage, also of uneven ones", read_size, FIELD(virtual_stages), .least = 1,
+     .most = TDM_MEGATRON_CHUNKS},
+    {"account_for_embedding_in_pipeline_split", "no|yes", "no",
+     "the embedding counts as a layer of the first stage", tdm_key_read_switch,
+     FIELD(counts_embedding), .needs = {&needs_pipeline}},
+    {"account_for_loss_in_pipeline_split", "no|yes", "no",
+     "the loss counts as a layer of the last stage", tdm_key_read_switch, FIELD(counts_loss),
+     .needs = {&needs_pipeline}},
+    {"pipeline_model_parallel_layout", "none|LAYOUT", "none",
+     "layers of every stage, as \"Et*3|(tt|)*2tL\": E the embedding, t a layer, L the loss; of "
+     "more stages than ranks they are virtual ones",
+     .read = read_stage_layout, .needs = {&needs_pipeline}},
     {"microbatch_group_size_per_vp_stage", "N|stages", "stages",
      "micro-batches that a virtual stage takes in a row; stages: one for each stage", read_size,
      FIELD(group), .least = 1, .most = MOST_MICROBATCHES, .needs = {&needs_chunks}},
@@ -336,8 +398,8 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_choice, FIELD(method), .needs = {&needs_full}},
     {"recompute_num_layers", "N", "1", "of full", tdm_key_read_count, FIELD(recompute_layers),
      .least = 0, .most = MOST_RANKS, .needs = {&needs_full}},
-    {"recompute_modules", "core_attn,mlp,layernorm,moe_act,mla_up_proj", "core_attn",
-     "of selective", .read = read_modules, .needs = {&needs_selective}},
+    {"recompute_modules", "core_attn,mlp,layernorm,moe_act,mla_up_proj,moe,shared_experts",
+     "core_attn", "of selective", .read = read_modules, .needs = {&needs_selective}},
     {"distribute_saved_activations", "no|yes", "no",
      "of full: tensor-parallel ranks divide the inputs that are stored", tdm_key_read_switch,
      FIELD(distribute_saved)},
@@ -413,16 +475,17 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"moe_router_dtype", "bf16|fp32", "bf16", "of the router's logits and of probabilities",
      tdm_key_read_switch, FIELD(wide_router), .needs = {&needs_experts}},
     {"normalization", "RMSNorm|LayerNorm", "RMSNorm", "as the model has it", tdm_key_read_switch,
-     FIELD(layer_norm)},
+     FIELD(layer_norm), .settled = settled_norm},
     {"swiglu", "yes|no", "yes", "no: GELU, and one product in place of two", tdm_key_read_switch,
-     FIELD(gelu_mlp)},
+     FIELD(gelu_mlp), .settled = settled_swiglu},
     {"bias_swiglu_fusion", "yes|no|old", "yes",
      "no: SwiGLU is single operations; old: as before Megatron-Core 0.14, which adds to one half",
-     tdm_key_read_choice, FIELD(glu), .needs = {&needs_glu}},
+     tdm_key_read_choice, FIELD(glu), .needs = {&needs_glu}, .settled = settled_fusion},
     {"disable_bias_linear", "yes|no", "yes", "no: all products have biases", tdm_key_read_switch,
-     FIELD(linear_bias)},
+     FIELD(linear_bias), .settled = settled_bias},
     {"position_embedding_type", "rope|learned_absolute", "rope",
-     "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions)},
+     "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions),
+     .settled = settled_positions},
     {"hidden_dropout", "0|0.1", "0", "above 0 masks are kept", tdm_key_read_switch, FIELD(dropout)},
     {"make_vocab_size_divisible_by", "N", "128", "rows of the embedding of a tensor-parallel rank",
      tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = TDM_DIMENSION_LIMIT},
@@ -446,9 +509,9 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      FIELD(attention_dropout), .needs = {&needs_scores}},
     {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
      "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
-    {"rank", "highest|first|last", "highest",
-     "the GPU that is predicted: of the first or of the last stage of a pipeline; highest: the one "
-     "of these two that needs more",
+    {"rank", "highest|first|last|between", "highest",
+     "the GPU that is predicted: of the first or of the last stage of a pipeline, or of the fullest "
+     "between; highest: the one of these that needs more",
      tdm_key_read_choice, FIELD(rank), .needs = {&needs_ranks}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, .field = offsetof(struct tdm_method_settings, expandable_segments)},

@@ -116,6 +116,8 @@ struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
         heads = tdm_discard(m, heads, qkv, 3);
     tdm_label(m, "self_attention.linear_proj");
     struct tdm_eager_value *y = megatron_row_linear(t, heads, layer->projection, NULL);
+    if (megatron_recomputes(t, TDM_RECOMPUTED_LAYERNORM))
+        y = tdm_discard(m, y, &normed, 1);
     tdm_drop(m, heads);
     tdm_drop(m, qkv[1]);
     tdm_drop(m, qkv[2]);

@@ -27,6 +27,14 @@ static struct tdm_eager_value *glu(struct tdm_megatron *t, struct tdm_eager_valu
     return y;
 }
 
+/* TERowParallelLinearLayerNorm of Megatron-Bridge (models/common/te_layers.py): a norm of what a
+ * product made. Takes y. */
+static struct tdm_eager_value *normed_output(struct tdm_megatron *t, struct tdm_eager_value *y,
+                                             struct tdm_eager_value *norm)
+{
+    return norm == NULL ? y : tdm_replace(t->m, y, megatron_norm(t, y, norm, NULL));
+}
+
 static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron_layer *layer,
                                    struct tdm_eager_value *x)
 {
@@ -38,7 +46,7 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
                              &layer->adapters[ADAPTED_FC1]);
     tdm_label(m, "mlp.activation");
     struct tdm_eager_value *active;
-    if ((t->config->parts & TDM_PART_PLAIN_MLP) != 0) {
+    if ((t->config->parts & TDM_PART_PLAIN_MLP) != 0 && !t->set.gelu_mlp) {
         active = tdm_activate(m, t->config->activation, wide);
     } else if (t->gated && t->set.glu != TDM_GLU_FUSED) {
         active = glu(t, wide, layer->fc1_bias);
@@ -52,7 +60,7 @@ static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron
         megatron_row_linear(t, active, layer->fc2, &layer->adapters[ADAPTED_FC2]);
     tdm_drop(m, wide);
     tdm_drop(m, active);
-    return y;
+    return normed_output(t, y, layer->post_mlp_norm);
 }
 
 /* Attention of joint q, k and v, from the input of a layer to what is added to it. */
@@ -74,7 +82,7 @@ static struct tdm_eager_value *attend(struct tdm_megatron *t, const struct megat
         megatron_row_linear(t, heads, layer->projection, &layer->adapters[ADAPTED_PROJECTION]);
     tdm_drop(m, heads);
     megatron_drop_all(m, &kept);
-    return attended;
+    return normed_output(t, attended, layer->post_attention_norm);
 }
 
 /* The MLP, which may run again in the backward. */
@@ -108,8 +116,9 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     struct tdm_eager *m = t->m;
     const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct tdm_label label = m->label;
-    m->label.layer =
-        chunk * (uint32_t)t->layout.chunk_layers + number; /* its number in this stage */
+    m->label.layer = number; /* in this stage */
+    for (uint32_t c = 0; c < chunk; c++)
+        m->label.layer += t->layout.layers[c];
     if ((t->config->parts & TDM_PART_ONE_MIXER) != 0) {
         struct tdm_eager_value *only = run_single(t, chunk, number, x);
         m->label = label;
@@ -120,7 +129,7 @@ static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk,
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
-    made = layer->router != NULL ? megatron_experts(t, layer, middle)
+    made = layer->router != NULL ? megatron_experts(t, chunk, number, middle)
                                  : run_mlp(t, chunk, number, middle);
     tdm_label(m, "bias_dropout_add");
     struct tdm_eager_value *y = megatron_add(t, made, layer->fc2_bias, middle);
@@ -138,6 +147,10 @@ struct tdm_eager_value *megatron_run_region(struct tdm_megatron *t, enum megatro
         return megatron_core(t, inputs[0], inputs[1], inputs[2]);
     if (region == REGION_MLP)
         return mlp(t, &t->chunks[chunk].layers[first], inputs[0]);
+    if (region == REGION_MOE)
+        return megatron_mixture(t, chunk, first, inputs[0]);
+    if (region == REGION_SHARED)
+        return megatron_shared_experts(t, &t->chunks[chunk].layers[first], inputs[0]);
     struct tdm_eager_value *x = tdm_take(inputs[0]);
     for (uint32_t i = first; i < first + count; i++) {
         struct tdm_eager_value *y = run_layer(t, chunk, i, x);
@@ -226,7 +239,7 @@ struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatro
 struct tdm_eager_value *megatron_run_chunk(struct tdm_megatron *t, uint32_t chunk,
                                            struct tdm_eager_value *x)
 {
-    uint32_t layers = (uint32_t)t->layout.chunk_layers;
+    uint32_t layers = t->layout.layers[chunk];
     for (uint32_t i = 0, count; i < layers; i += count) {
         bool full = t->set.recompute == TDM_RECOMPUTE_FULL, again = full;
         count = 1;

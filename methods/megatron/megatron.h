@@ -48,6 +48,8 @@ enum tdm_megatron_module {
     TDM_RECOMPUTED_LAYERNORM,
     TDM_RECOMPUTED_MOE_ACT,
     TDM_RECOMPUTED_MLA_UP_PROJ,
+    TDM_RECOMPUTED_MOE,
+    TDM_RECOMPUTED_SHARED_EXPERTS,
     TDM_MODULES
 };
 
@@ -56,13 +58,20 @@ enum tdm_megatron_module {
 enum tdm_megatron_glu { TDM_GLU_FUSED, TDM_GLU_SINGLE, TDM_GLU_OLD };
 
 /* Whose peak a prediction is of: of a pipeline, the first or the last stage has the highest one,
- * as stages between hold fewer micro-batches than the first, and no head. */
-enum tdm_megatron_rank { TDM_RANK_HIGHEST, TDM_RANK_FIRST, TDM_RANK_LAST };
+ * as stages between hold fewer micro-batches than the first, and no head; where these may have more
+ * layers, one of them may. */
+enum tdm_megatron_rank { TDM_RANK_HIGHEST, TDM_RANK_FIRST, TDM_RANK_LAST, TDM_RANK_BETWEEN };
+enum tdm_megatron_run { TDM_RUN_FIRST, TDM_RUN_LAST, TDM_RUN_BETWEEN };
+
+#define TDM_MEGATRON_CHUNKS 64u /* virtual stages of a stage */
 
 struct tdm_megatron_settings {
     uint64_t tensor, context, pipeline; /* degrees; 0: all GPUs that the other degrees leave */
-    uint64_t virtual_layers; /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
-    uint64_t group;          /* micro-batches that a chunk takes in a row; 0: one for each stage */
+    uint64_t virtual_layers;  /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
+    uint64_t virtual_stages;  /* the same, said by how many chunks a stage has */
+    const char *stage_layout; /* pipeline_model_parallel_layout, borrowed; or NULL */
+    bool counts_embedding, counts_loss; /* as layers, when the layers are divided */
+    uint64_t group; /* micro-batches that a chunk takes in a row; 0: one for each stage */
     uint64_t first_layers, last_layers; /* of the first and the last stage; 0: as the others */
     uint64_t microbatches;              /* 0: as many as fill the pipeline */
     uint64_t recompute_layers, vocabulary_multiple;
@@ -76,7 +85,7 @@ struct tdm_megatron_settings {
     enum tdm_megatron_cublas cublas;
     enum tdm_megatron_glu glu;
     enum tdm_megatron_rank rank; /* whose peak is asked for */
-    bool last_rank;              /* the end of the pipeline that is run: see prediction.c */
+    enum tdm_megatron_run run;   /* the stage that is run: see prediction.c */
     uint32_t modules;            /* one bit for each */
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
     bool overlap_reduce, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
@@ -109,8 +118,11 @@ struct tdm_megatron_layout {
     uint64_t tensor, context, pipeline, data;
     uint64_t expert, expert_tensor, expert_data; /* how the same GPUs divide experts */
     uint64_t exchange_heads, exchange_ring;      /* among the context ranks */
-    uint64_t chunks;                             /* of a stage */
-    uint64_t chunk_layers, microbatches;
+    uint64_t stage;                              /* that is run */
+    bool uneven;     /* stages between the ends may have more layers than the first */
+    uint64_t chunks; /* of a stage */
+    uint32_t layers[TDM_MEGATRON_CHUNKS], offsets[TDM_MEGATRON_CHUNKS]; /* of each: their first */
+    uint64_t stage_layers, microbatches;
     uint64_t group; /* micro-batches in a row, where stages are interleaved */
     bool sequence_parallel;
 };
@@ -119,6 +131,10 @@ struct tdm_megatron_layout {
 enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     struct tdm_megatron_layout *layout, struct tdm_error *err);
+
+/* Sets what follows from the model: Megatron-Core's layers with its norms, biases, positions and
+ * activation. */
+void tdm_megatron_of_model(const struct tdm_model *model, struct tdm_megatron_settings *s);
 
 /* For the table of methods. */
 enum tdm_status tdm_megatron_check(const struct tdm_model *model,

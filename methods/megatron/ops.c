@@ -239,10 +239,12 @@ struct tdm_eager_value *megatron_linear(struct tdm_megatron *t, struct tdm_eager
                                         struct tdm_eager_value *weight, bool gathers)
 {
     static const struct tdm_eager_op op = {"_LinearBackward", false, linear_backward};
+    gathers = gathers && t->sequence_parallel;
+    if (megatron_is_float8(weight))
+        return megatron_float8_linear(t, x, weight, gathers);
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *inputs[] = {x, t->set.fused_gradients ? NULL : weight}, *whole = NULL;
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
-    gathers = gathers && t->sequence_parallel;
     if (node != NULL) {
         node->facts[LINEAR_ROWS] = weight->rows;
         node->facts[LINEAR_COLUMNS] = weight->columns;

@@ -21,6 +21,7 @@ enum megatron_target { ADAPTED_PROJECTION, ADAPTED_QKV, ADAPTED_FC1, ADAPTED_FC2
 struct megatron_layer {
     struct tdm_eager_value *qkv_norm, *qkv_norm_bias, *qkv, *qkv_bias;
     struct tdm_eager_value *q_norm, *k_norm, *projection, *projection_bias;
+    struct tdm_eager_value *post_attention_norm, *post_mlp_norm; /* of what is added, or NULL */
     struct tdm_eager_value *mlp_norm, *mlp_norm_bias, *fc1, *fc1_bias, *fc2, *fc2_bias;
     /* Latent attention, whose norms are q_norm and k_norm; without q_latent, qkv makes q alone. */
     struct tdm_eager_value *q_latent, *q_from_latent, *kv_latent, *kv_from_latent;
@@ -204,6 +205,12 @@ struct tdm_eager_value *
 megatron_float8_norm_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
                             struct tdm_eager_value *norm, struct tdm_eager_value *norm_bias,
                             struct tdm_eager_value *weight, struct tdm_eager_value *bias);
+struct tdm_eager_value *megatron_float8_linear(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                               struct tdm_eager_value *weight, bool gathers);
+/* Of experts, every stride-th of `weights`. */
+struct tdm_eager_value *megatron_float8_grouped(struct tdm_megatron *t, struct tdm_eager_value *x,
+                                                struct tdm_eager_value *const *weights,
+                                                uint64_t count, uint64_t stride);
 struct tdm_eager_value *megatron_float8_row_linear(struct tdm_megatron *t,
                                                    struct tdm_eager_value *x,
                                                    struct tdm_eager_value *weight);
@@ -232,7 +239,8 @@ struct tdm_eager_value *megatron_latent_attention(struct tdm_megatron *t,
                                                   const struct megatron_layer *layer,
                                                   struct tdm_eager_value *x);
 /* Mamba-2 in place of attention (mamba.c): refuses what cannot run; adds a layer's parameters, by
- * `add`; from the input of a layer to what is added to it. */
+ * `add`, and weights of products by `add_product`; from the input of a layer to what is added to
+ * it. */
 enum tdm_status megatron_check_mamba(const struct tdm_model *model,
                                      const struct tdm_method_settings *settings,
                                      const struct tdm_megatron_layout *l, struct tdm_error *err);
@@ -240,12 +248,21 @@ void megatron_add_mamba(struct tdm_megatron *t, struct megatron_chunk *chunk,
                         struct megatron_layer *layer,
                         void (*add)(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                     struct tdm_eager_value **place, uint64_t rows,
-                                    uint64_t columns));
+                                    uint64_t columns),
+                        void (*add_product)(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                                            struct tdm_eager_value **place, uint64_t rows,
+                                            uint64_t columns, const struct megatron_layer *layer));
 struct tdm_eager_value *megatron_mamba(struct tdm_megatron *t, const struct megatron_layer *layer,
                                        struct tdm_eager_value *x);
-/* The MLP of a layer with experts, with its norm (experts.c). */
-struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, const struct megatron_layer *layer,
+/* The MLP of a layer with experts, with its norm (experts.c); without it; and its shared experts.
+ */
+struct tdm_eager_value *megatron_experts(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
                                          struct tdm_eager_value *x);
+struct tdm_eager_value *megatron_mixture(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                         struct tdm_eager_value *normed);
+struct tdm_eager_value *megatron_shared_experts(struct tdm_megatron *t,
+                                                const struct megatron_layer *layer,
+                                                struct tdm_eager_value *x);
 /* Rows that a rank sends to experts: each token's row once for each of its experts, padded if
  * experts have a capacity. */
 uint64_t megatron_routed_rows(const struct tdm_megatron *t);
@@ -289,10 +306,10 @@ struct tdm_eager_value *megatron_head_loss(struct tdm_megatron *t, struct megatr
 
 /* ---- layers (layers.c) ---- */
 
-enum megatron_region { REGION_LAYERS, REGION_MLP, REGION_CORE };
+enum megatron_region { REGION_LAYERS, REGION_MLP, REGION_CORE, REGION_MOE, REGION_SHARED };
 
-/* Recomputes a region in the backward: layers first .. first + count - 1 of a chunk, the MLP of one
- * layer, or core attention (inputs q, k, v). */
+/* Recomputes a region in the backward: layers first .. first + count - 1 of a chunk, the MLP, the
+ * mixture or the shared experts of one layer, or core attention (inputs q, k, v). */
 struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatron_region region,
                                             uint32_t chunk, uint32_t first, uint32_t count,
                                             struct tdm_eager_value *const *inputs,
@@ -314,6 +331,13 @@ void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk
 void megatron_optimizer_step(struct tdm_megatron *t);
 /* Drops the fp32 copies of gradients that a step has made. */
 void megatron_drop_gradients(struct tdm_megatron *t);
+
+/* ---- layers of a stage (stages.c) ---- */
+
+/* Sets what of the layout is of layers and micro-batches, once its pipeline is. */
+enum tdm_status megatron_divide_layers(const struct tdm_model *model,
+                                       const struct tdm_megatron_settings *s,
+                                       struct tdm_megatron_layout *l, struct tdm_error *err);
 
 /* ---- micro-batches (schedule.c) ---- */
 

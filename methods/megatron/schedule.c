@@ -40,7 +40,7 @@ static void plan(struct tdm_megatron *t, bool backward, uint64_t number)
 enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error *err)
 {
     const struct tdm_megatron_layout *layout = &t->layout;
-    uint64_t after = t->set.last_rank ? 0 : layout->pipeline - 1, chunks = layout->chunks;
+    uint64_t after = layout->pipeline - 1 - layout->stage, chunks = layout->chunks;
     uint64_t warm_up = chunks == 1 ? after : 2 * after + (chunks - 1) * layout->group,
              enough = warm_up;
     if (chunks > 1) /* whole groups */
@@ -127,6 +127,11 @@ static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chu
         tdm_drop(m, positions);
         x = y;
     }
+    if (t->config->scaled_embedding) {
+        y = tdm_mul_number(m, x);
+        tdm_drop(m, x);
+        x = y;
+    }
     if (t->batch > 1) {
         y = megatron_copy(t, x);
         tdm_drop(m, x);
@@ -146,9 +151,11 @@ static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chu
  * of the longest, whole. A cache keeps them. */
 static void make_angles(struct tdm_megatron *t)
 {
+    /* those of windows too: Gemma3RotaryEmbedding stacks both */
+    const uint64_t angles = (t->config->parts & TDM_PART_TWO_ROPES) != 0 ? 2 : 1;
     if (t->angles == NULL && t->rotates)
         t->angles = tdm_value_new(
-            t->m, t->packed ? t->longest : t->tokens,
+            t->m, (t->packed ? t->longest : t->tokens) * angles,
             t->config->latent.kv_rank > 0 ? t->config->rotary_dim : t->config->head_dim, FP32);
 }
 

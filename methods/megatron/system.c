@@ -109,88 +109,6 @@ static enum tdm_status divide_experts(const struct tdm_model *model,
     return TDM_OK;
 }
 
-static enum tdm_status refuse_stages(const struct tdm_model *model,
-                                     const struct tdm_megatron_settings *s, uint64_t stages,
-                                     struct tdm_error *err)
-{
-    char divisors[TDM_DIVISORS_BYTES];
-    if (s->first_layers > 0 || s->last_layers > 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set decoder_%s_pipeline_num_layers: what it leaves of %" PRIu32
-                        " layers is not the same number on each of the other stages of %" PRIu64,
-                        s->first_layers > 0 ? "first" : "last", model->layers, stages);
-    tdm_fail(err, TDM_USAGE,
-             "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32 " layers",
-             stages, model->layers);
-    return tdm_hint(err, "sizes that do: %s",
-                    tdm_divisors_format(model->layers, 1, UINT64_MAX, divisors));
-}
-
-/* Layers of this stage, the first or the last one. Source: megatron/core/transformer/
- * transformer_block.py get_num_layers_to_build, transformer_config.py ("Uneven PP"). */
-static enum tdm_status count_layers(const struct tdm_model *model,
-                                    const struct tdm_megatron_settings *s, uint64_t stages,
-                                    uint64_t *stage_layers, struct tdm_error *err)
-{
-    const uint64_t said[] = {s->first_layers, s->last_layers};
-    uint64_t layers = model->layers, even = stages;
-    if (stages == 1) {
-        *stage_layers = layers;
-        return TDM_OK;
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        if (said[i] > layers)
-            return refuse_stages(model, s, stages, err);
-        layers -= said[i];
-        even -= said[i] > 0;
-    }
-    if ((even == 0 && layers > 0) || (even > 0 && (layers == 0 || layers % even != 0)))
-        return refuse_stages(model, s, stages, err);
-    const bool last = s->last_rank || s->rank == TDM_RANK_LAST;
-    *stage_layers = said[last] > 0 ? said[last] : layers / even;
-    return TDM_OK;
-}
-
-static enum tdm_status divide_layers(const struct tdm_model *model,
-                                     const struct tdm_megatron_settings *s,
-                                     struct tdm_megatron_layout *l, struct tdm_error *err)
-{
-    uint64_t stage_layers = 0;
-    if ((s->first_layers > 0 || s->last_layers > 0) && s->virtual_layers > 0 && l->pipeline > 1)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_layers_per_virtual_pipeline_stage: uneven stages that are "
-                        "interleaved are not modelled");
-    enum tdm_status status = count_layers(model, s, l->pipeline, &stage_layers, err);
-    if (status != TDM_OK)
-        return status;
-    l->chunk_layers = s->virtual_layers == 0 ? stage_layers : s->virtual_layers;
-    if (stage_layers % l->chunk_layers != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_layers_per_virtual_pipeline_stage: %" PRIu64
-                        " does not divide the %" PRIu64 " layers of a stage",
-                        l->chunk_layers, stage_layers);
-    l->chunks = stage_layers / l->chunk_layers;
-    if (l->chunks > 1 && l->pipeline == 1)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_layers_per_virtual_pipeline_stage: needs a pipeline");
-    l->microbatches = s->microbatches;
-    l->group = s->group == 0 ? l->pipeline : s->group;
-    if (l->microbatches == 0)
-        l->microbatches = l->pipeline == 1 ? 1 : 2 * (l->chunks > 1 ? l->group : l->pipeline);
-    if (l->chunks > 1 && l->group < l->pipeline)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set microbatch_group_size_per_vp_stage: expected at least as many as "
-                        "the %" PRIu64 " stages of the pipeline",
-                        l->pipeline);
-    const uint64_t left = l->microbatches % l->group; /* schedules.py: none, or one a stage */
-    if (l->chunks > 1 && left > 0 && left < l->pipeline)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set num_microbatches: %" PRIu64 " is not a multiple of the %" PRIu64
-                        " stages that are interleaved",
-                        l->microbatches, l->group);
-    return TDM_OK;
-}
-
 /* Can heads and MLP be divided among so many ranks? attention.py: of more ranks than KV heads,
  * equal numbers share one. */
 static bool divides(const struct tdm_model *model, uint64_t tensor)
@@ -319,6 +237,41 @@ static enum tdm_status check_lora(const struct tdm_model *model,
     return TDM_OK;
 }
 
+/* What transformers does in an order or by operations of its own, where Megatron-Core has joint
+ * products and kernels: fused rotations turn heads whole, in part or in pairs alike. Norms, biases
+ * and positions are settings. */
+#define OF_TRANSFORMERS                                                                          \
+    (TDM_PART_WIDE_NORMS | TDM_PART_LATE_QK_NORM | TDM_PART_JOINT_QKV | TDM_PART_JOINT_GATE_UP | \
+     TDM_PART_CUT_ROPE | TDM_PART_INTERLEAVED_ROPE | TDM_PART_TWO_ROPES | TDM_PART_GLM_NORMS |   \
+     TDM_PART_WIDE_ROPE | TDM_PART_CAST_ROPE | TDM_PART_FLASH_ROPE)
+#define OF_SETTINGS                                                                     \
+    (TDM_PART_LAYER_NORMS | TDM_PART_PLAIN_MLP | TDM_PART_BIASES | TDM_PART_POSITIONS | \
+     TDM_PART_DROPOUT)
+
+static bool has_gelu(const struct tdm_model *model)
+{
+    return model->activation == TDM_ACTIVATION_GELU ||
+           model->activation == TDM_ACTIVATION_GELU_TANH ||
+           model->activation == TDM_ACTIVATION_GELU_NEW ||
+           model->activation == TDM_ACTIVATION_GELU_FAST;
+}
+
+/* A GELU in place of SwiGLU is not fused with its gate: Megatron-Bridge's is a function of its own
+ * (models/gemma/gemma_provider.py, fast_gelu), which also asks for FlashAttention. */
+void tdm_megatron_of_model(const struct tdm_model *model, struct tdm_megatron_settings *s)
+{
+    const uint32_t parts = model->parts;
+    s->layer_norm |= (parts & TDM_PART_LAYER_NORMS) != 0;
+    s->linear_bias |= (parts & TDM_PART_BIASES) != 0;
+    s->learned_positions |= (parts & TDM_PART_POSITIONS) != 0;
+    if ((parts & TDM_PART_PLAIN_MLP) != 0)
+        s->gelu_mlp = has_gelu(model);
+    if (!s->gelu_mlp && has_gelu(model) && s->glu == TDM_GLU_FUSED)
+        s->glu = TDM_GLU_SINGLE;
+    if (model->scaled_embedding && s->attention == TDM_BACKEND_AUTO)
+        s->attention = TDM_BACKEND_FLASH;
+}
+
 static enum tdm_status check_model(const struct tdm_model *model,
                                    const struct tdm_method_settings *settings,
                                    struct tdm_error *err)
@@ -348,8 +301,17 @@ static enum tdm_status check_model(const struct tdm_model *model,
         tdm_fail(err, TDM_USAGE, "method %s: latent attention with biases is not modelled", method);
         return tdm_hint(err, "disable_bias_linear=yes");
     }
-    if ((model->parts != 0 && model->mamba.heads == 0) || model->scaled_embedding ||
-        model->attention_softcap > 0 || model->layer_kinds[0].post_norms || model->whole_qk_norm) {
+    const bool posts = model->layer_kinds[0].post_norms &&
+                       (latent || settings->torch.lora_rank > 0 || model->experts.count > 0);
+    /* Norms have weights, and an activation that is not fused has no bias. */
+    const bool bare =
+        model->mamba.heads == 0 && tdm_model_tensor(model, 0, TDM_ROLE_ATTENTION_NORM) == NULL;
+    const bool biased = (model->parts & TDM_PART_PLAIN_MLP) != 0 && !s->gelu_mlp && s->linear_bias;
+    if (bare || biased ||
+        ((model->parts & ~(uint32_t)(OF_TRANSFORMERS | OF_SETTINGS)) != 0 &&
+         model->mamba.heads == 0) ||
+        posts || model->attention_softcap > 0 || model->logits_softcap > 0 ||
+        model->whole_qk_norm) {
         tdm_fail(
             err, TDM_USAGE,
             "method %s: %s is a %s, whose norms, rotation or capped scores are not modelled in "
@@ -391,6 +353,13 @@ static enum tdm_status check_muon(const struct tdm_megatron_settings *s, struct 
     return tdm_hint(err, "without it every rank has the states of all that it has");
 }
 
+/* A module of which a product's input is made again (set_save_original_input of fc2). */
+static bool makes_again(const struct tdm_megatron_settings *s)
+{
+    const uint32_t modules = 1u << TDM_RECOMPUTED_MOE_ACT | 1u << TDM_RECOMPUTED_LAYERNORM;
+    return s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & modules) != 0;
+}
+
 /* Products of 8 bits need dimensions that 16 divides (assert_dim_for_fp8_exec: rows of inputs by
  * 8). Weights of 8 bits alone are those of the distributed optimizer. */
 static enum tdm_status check_float8(const struct tdm_model *model,
@@ -398,17 +367,19 @@ static enum tdm_status check_float8(const struct tdm_model *model,
                                     const struct tdm_megatron_layout *l, struct tdm_error *err)
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
-    const char *what = model->latent.kv_rank > 0       ? "latent attention"
-                       : model->experts.count > 0      ? "experts"
-                       : settings->torch.lora_rank > 0 ? "adapters"
-                                                       : NULL;
+    const bool latent = model->latent.kv_rank > 0;
+    const char *what = settings->torch.lora_rank > 0          ? "adapters"
+                       : model->experts.count == 0 && !latent ? NULL
+                       : s->float8_weights                    ? "fp8_param_gather"
+                       : makes_again(s) ? "recompute_modules=moe_act or layernorm"
+                                        : NULL;
     if (s->float8 == TDM_TE_NONE)
         return TDM_OK;
     if (what != NULL)
         return tdm_fail(err, TDM_USAGE,
                         "--set fp8_recipe: products of 8 bits with %s are not "
-                        "modelled",
-                        what);
+                        "modelled%s",
+                        what, latent || model->experts.count > 0 ? " for this model" : "");
     if (s->wide_ends && s->float8 == TDM_TE_DELAYED) {
         tdm_fail(err, TDM_USAGE, "--set first_last_layers_bf16: not with fp8_recipe=delayed");
         return tdm_hint(err, "--set fp8_recipe=tensorwise");
@@ -424,6 +395,8 @@ static enum tdm_status check_float8(const struct tdm_model *model,
     }
     uint64_t rows = settings->torch.batch * (settings->torch.tokens / l->context);
     uint64_t heads = model->query_heads / l->tensor, width = model->intermediate / l->tensor;
+    if (model->experts.count > 0) /* experts, and shared ones of several times their width */
+        width = model->experts.intermediate / l->expert_tensor;
     const bool gathers = s->sequence_parallel && l->tensor > 1;
     /* MXFP8Quantizer::create_tensor; Float8BlockQuantizer.is_quantizable: of what is gathered */
     const uint64_t block = s->float8 == TDM_TE_MXFP8                  ? TDM_TE_MXFP8_BLOCK
@@ -435,6 +408,12 @@ static enum tdm_status check_float8(const struct tdm_model *model,
                         "--set fp8_recipe: scales of blocks need tokens of a GPU and sizes of "
                         "layers that %" PRIu64 " divides",
                         block);
+    if (latent && (heads * model->latent.value_dim % block != 0 ||
+                   (model->latent.kv_rank + model->latent.rotary_dim) % block != 0 ||
+                   model->latent.q_rank % block != 0))
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set fp8_recipe: scales of blocks need latent sizes that %" PRIu64 " divides", block);
     if (rows % 8 != 0 || model->hidden % 16 != 0 || heads * model->head_dim % 16 != 0 ||
         width % 16 != 0)
         return tdm_fail(err, TDM_USAGE,
@@ -487,10 +466,13 @@ static enum tdm_status check_window(const struct tdm_model *model,
 }
 
 enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
-                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_method_settings *said,
                                     struct tdm_megatron_layout *layout, struct tdm_error *err)
 {
     struct tdm_megatron_layout l = {.tensor = 1};
+    struct tdm_method_settings of_model = *said;
+    const struct tdm_method_settings *settings = &of_model;
+    tdm_megatron_of_model(model, &of_model.megatron);
     enum tdm_status status = check_model(model, settings, err);
     if (status == TDM_OK)
         status = divide_gpus(settings, &l, err);
@@ -499,7 +481,7 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
     if (status == TDM_OK)
         status = divide_experts(model, settings, &l, err);
     if (status == TDM_OK)
-        status = divide_layers(model, &settings->megatron, &l, err);
+        status = megatron_divide_layers(model, &settings->megatron, &l, err);
     if (status == TDM_OK)
         status = divide_heads(model, settings, &l, err);
     if (status == TDM_OK)
@@ -550,6 +532,14 @@ const char *tdm_megatron_assumption(const struct tdm_model *model,
     if (model->latent.kv_rank > 0 && settings->megatron.context != 1)
         return TDM_NOT_MEASURED "latent attention on several context ranks as read in Transformer "
                                 "Engine";
+    if (model->layer_kinds[0].post_norms || model->scaled_embedding)
+        return TDM_NOT_MEASURED "norms of outputs and scaled embeddings as read in Megatron-Bridge";
+    if (settings->megatron.float8 != TDM_TE_NONE && model->latent.kv_rank > 0)
+        return TDM_NOT_MEASURED "latent attention with products of 8 bits, as read in Transformer "
+                                "Engine";
+    if (settings->megatron.float8 != TDM_TE_NONE && model->experts.count > 0)
+        return TDM_NOT_MEASURED "experts with products of 8 bits, as read in Transformer Engine; "
+                                "rows of each expert are not padded";
     if (tdm_te_by_blocks(settings->megatron.float8))
         return TDM_NOT_MEASURED "scales of blocks, as read in Transformer Engine";
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
@@ -581,6 +571,7 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     const struct tdm_megatron_layout *l = &t->layout;
     const struct tdm_model *config = t->config;
     t->set = settings->megatron;
+    tdm_megatron_of_model(config, &t->set);
     t->batch = settings->torch.batch;
     t->tokens = settings->torch.tokens / l->context;
     t->rows = t->batch * t->tokens;
@@ -609,9 +600,10 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->lora_targets = adapted_modules(settings->torch.lora_targets);
     t->tied = config->tied;
     t->tied_here = config->tied && l->pipeline == 1;
-    t->context_rank = t->set.last_rank ? l->context - 1 : 0;
-    t->data_rank = t->set.last_rank ? l->data * l->context - 1 : 0;
-    t->expert_data_rank = t->set.last_rank ? l->expert_data - 1 : 0;
+    const bool last = t->set.run == TDM_RUN_LAST;
+    t->context_rank = last ? l->context - 1 : 0;
+    t->data_rank = last ? l->data * l->context - 1 : 0;
+    t->expert_data_rank = last ? l->expert_data - 1 : 0;
 }
 
 static void end(void *state)
@@ -620,7 +612,7 @@ static void end(void *state)
     if (t == NULL)
         return;
     for (uint64_t c = 0; c < t->layout.chunks && t->chunks != NULL; c++) {
-        for (uint64_t i = 0; i < t->layout.chunk_layers && t->chunks[c].layers != NULL; i++)
+        for (uint64_t i = 0; i < t->layout.layers[c] && t->chunks[c].layers != NULL; i++)
             free(t->chunks[c].layers[i].experts);
         free(t->chunks[c].layers);
         free(t->chunks[c].parameters);
@@ -660,10 +652,8 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
     t->chunks = calloc(t->layout.chunks, sizeof(*t->chunks));
     if (t->chunks == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
-    bool first = !t->set.last_rank || t->layout.pipeline == 1;
-    bool last = t->set.last_rank || t->layout.pipeline == 1;
-    t->chunks[0].first = first;
-    t->chunks[t->layout.chunks - 1].last = last;
+    t->chunks[0].first = t->layout.stage == 0;
+    t->chunks[t->layout.chunks - 1].last = t->layout.stage + 1 == t->layout.pipeline;
     for (uint32_t c = 0; c < t->layout.chunks && status == TDM_OK; c++)
         status = megatron_make_chunk(t, c, err);
     if (status == TDM_OK)

@@ -66,8 +66,11 @@ struct tdm_eager_value *tdm_torch_base(struct tdm_torch_model *t)
     tdm_torch_rotary(t);
     tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
     struct tdm_eager_value *x = tdm_take(embedded);
-    for (uint32_t i = 0; i < t->config->layers; i++)
+    for (uint32_t i = 0; i < t->config->layers; i++) {
+        if (t->hidden_states != NULL)
+            t->hidden_states[i] = tdm_take(x);
         x = tdm_replace(m, x, tdm_torch_layer(t, i, x));
+    }
     x = tdm_unit_enter(t, TDM_MODULE_HEAD, x);
     tdm_label(m, "model.norm");
     struct tdm_eager_value *normed =
@@ -345,6 +348,7 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     struct tdm_eager *m = t->m;
     struct tdm_eager_value *loss;
     tdm_second_generate(t);
+    tdm_ppo_roll_out(t);
     m->autocast = t->autocasts;
     if (tdm_second_has_loss(&t->settings.second)) {
         loss = tdm_second_loss(t);

@@ -938,17 +938,19 @@ static enum tdm_status check_lora_kernels(const struct tdm_model *model,
             err,
             "take adapters of attention alone: --set lora_targets=q_proj,k_proj,v_proj,o_proj");
     }
-    const char *what = torch->adapter != TDM_ADAPTER_LORA ? "peft_type"
-                       : torch->dora                      ? "use_dora"
-                       : torch->quantization == TDM_QUANTIZATION_INT8 ||
-                               torch->quantization == TDM_QUANTIZATION_AWQ
-                           ? "this quantization"
-                       : torch->bnb_keeps_inputs              ? "bnb_keeps_inputs"
-                       : torch->float8 != TDM_FLOAT8_NO       ? "float8_recipe"
-                       : torch->compile != TDM_COMPILE_NO     ? "compile"
-                       : torch->code != TDM_CODE_TRANSFORMERS ? "model_code"
-                       : tdm_second_has_loss(&torch->second)  ? "trainer"
-                                                              : NULL;
+    const char *what =
+        torch->adapter != TDM_ADAPTER_LORA ? "peft_type"
+        : torch->dora                      ? "use_dora"
+        : torch->quantization == TDM_QUANTIZATION_INT8 ||
+                torch->quantization == TDM_QUANTIZATION_AWQ
+            ? "this quantization"
+        : torch->bnb_keeps_inputs              ? "bnb_keeps_inputs"
+        : torch->float8 != TDM_FLOAT8_NO       ? "float8_recipe"
+        : torch->compile != TDM_COMPILE_NO     ? "compile"
+        : torch->code != TDM_CODE_TRANSFORMERS ? "model_code"
+        : tdm_second_has_loss(&torch->second) && torch->second.trainer != TDM_TRAINER_GRPO
+            ? "trainer"
+            : NULL;
     if (what == NULL)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE, "--set lora_kernels: Unsloth's functions with %s are not modelled",

@@ -492,6 +492,11 @@ static void add_parameters(struct tdm_torch_model *t)
             t->head = add_score(t, true);
     }
     t->m->category = TDM_METHOD_WORKSPACE;
+}
+
+/* What follows once all parameters are there: hooks of gradients, the wrapper's start, ids. */
+static void start(struct tdm_torch_model *t)
+{
     if (!t->settings.frozen) {
         t->m->gradient_ready = t->settings.steps_in_backward ? tdm_torch_step_ready
                                : t->settings.host_optimizer == TDM_HOST_GRADIENTS
@@ -592,14 +597,21 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         (t->settings.attention == TDM_TORCH_SDPA || t->settings.attention == TDM_TORCH_SDPA_FLASH ||
          t->settings.attention == TDM_TORCH_EFFICIENT))
         t->settings.attention = TDM_TORCH_MATH;
-    t->caches = (settings->use_cache || tdm_adapter_prefix_tokens(settings) > 0) &&
+    t->caches = (settings->use_cache || settings->second.trainer == TDM_TRAINER_PPO ||
+                 tdm_adapter_prefix_tokens(settings) > 0) &&
                 settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
     add_parameters(t);
-    enum tdm_status status = tdm_second_create(t, err);
+    enum tdm_status status = tdm_ppo_create_value(t, err);
+    if (status == TDM_OK) {
+        start(t);
+        status = tdm_second_create(t, err);
+    }
+    if (status == TDM_OK)
+        status = tdm_ppo_create_reward(t, err);
     if (status != TDM_OK) {
         tdm_torch_model_free(t);
         return status;
@@ -618,6 +630,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     tdm_drop(t->m, t->held_input);
     tdm_torch_cache_free(t);
     tdm_second_free(t);
+    tdm_ppo_free(t);
     if (t->wrapped != NULL)
         t->settings.wrapper->free(t->wrapped);
     for (uint32_t i = 0; i < t->quantized_count; i++)

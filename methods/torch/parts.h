@@ -95,11 +95,16 @@ struct tdm_torch_model {
     struct tdm_eager_value *vera[2];        /* A and B of all of VeRA's adapters, or NULL */
     struct tdm_eager_value *state_codes[2]; /* tables of 8-bit states' values, or NULL */
     uint32_t parameter_count;
-    bool accumulating;                 /* this backward is not the last before a step */
-    bool adapters_off;                 /* a forward of the base alone */
-    struct tdm_torch_model *second;    /* reference or teacher, or NULL */
-    struct tdm_model *teacher;         /* what it is, if not the same model; or NULL */
-    struct tdm_eager_value *served[3]; /* weights, cache and graphs of vLLM, or NULL */
+    bool accumulating;                      /* this backward is not the last before a step */
+    bool adapters_off;                      /* a forward of the base alone */
+    struct tdm_torch_model *second;         /* reference or teacher, or NULL */
+    struct tdm_torch_model *value, *reward; /* of PPO, or NULL */
+    struct tdm_model *scorer;               /* what these are, if not the same model; or NULL */
+    struct tdm_eager_value *
+        *hidden_states; /* of all layers, which an output object holds; or NULL */
+    struct tdm_eager_value *rollout_logits; /* of what PPO generated, or NULL */
+    struct tdm_model *teacher;              /* what it is, if not the same model; or NULL */
+    struct tdm_eager_value *served[3];      /* weights, cache and graphs of vLLM, or NULL */
     bool *gathered; /* of each parameter, while GRPO generates: is it gathered for that? or NULL */
 };
 
@@ -423,6 +428,19 @@ uint64_t tdm_second_batch(const struct tdm_torch_settings *s);
 struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t);
 void tdm_second_start(struct tdm_torch_model *t);
 void tdm_second_generate(struct tdm_torch_model *t);
+/* All logits, fp32 under autocast. */
+struct tdm_eager_value *tdm_torch_whole_logits(struct tdm_torch_model *t,
+                                               struct tdm_eager_value *hidden);
+
+/* PPO's models and its step (ppo.c): all but the loss do nothing for other trainers. The value
+ * model is made before ranks share the parameters, which it adds its own to. A step begins with
+ * rollouts; what the loop holds is dropped at its end. */
+enum tdm_status tdm_ppo_create_value(struct tdm_torch_model *t, struct tdm_error *err);
+enum tdm_status tdm_ppo_create_reward(struct tdm_torch_model *t, struct tdm_error *err);
+void tdm_ppo_free(struct tdm_torch_model *t);
+void tdm_ppo_roll_out(struct tdm_torch_model *t);
+struct tdm_eager_value *tdm_ppo_loss(struct tdm_torch_model *t);
+void tdm_ppo_end_step(struct tdm_torch_model *t);
 
 /* LongLoRA's attention within groups of tokens. For half of the heads the groups are shifted by
  * half a group (methods/chunk/longlora.c). */

@@ -21,18 +21,38 @@ bool tdm_second_has_loss(const struct tdm_second_settings *second)
     return second->trainer != TDM_TRAINER_SFT && second->trainer != TDM_TRAINER_REWARD;
 }
 
+bool tdm_second_generates(const struct tdm_second_settings *second)
+{
+    return second->trainer == TDM_TRAINER_GRPO || second->trainer == TDM_TRAINER_RLOO;
+}
+
+/* Micro-batches that are generated together: those of a step where nothing is said
+ * (trl/trainer/grpo_config.py). */
+static uint64_t generated_together(const struct tdm_torch_settings *s)
+{
+    const uint64_t accumulated = s->accumulation > 1 ? s->accumulation : 1;
+    return s->second.steps_per_generation > 0 ? s->second.steps_per_generation : accumulated;
+}
+
+/* Weight of the KL: trl/trainer/{grpo,rloo}_config.py. */
+static bool has_beta(const struct tdm_second_settings *second)
+{
+    return second->says_beta ? second->beta != 0 : second->trainer == TDM_TRAINER_RLOO;
+}
+
 bool tdm_second_has_reference(const struct tdm_second_settings *second)
 {
     const bool scores_it = second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
-    return (scores_it && !second->precomputes) ||
-           (second->trainer == TDM_TRAINER_GRPO && second->beta != 0);
+    return (scores_it && !second->precomputes) || second->trainer == TDM_TRAINER_PPO ||
+           (tdm_second_generates(second) && has_beta(second));
 }
 
 /* GRPO had other code for it then. */
 bool tdm_second_has_logits(const struct tdm_second_settings *second)
 {
     const bool had = second->trainer == TDM_TRAINER_DPO || second->trainer == TDM_TRAINER_KTO;
-    return has_pairs_alone(second) || (had && second->whole_logits);
+    return has_pairs_alone(second) || second->trainer == TDM_TRAINER_PPO ||
+           (had && second->whole_logits);
 }
 
 /* Sequences of a step: chosen and rejected ones are joined. */
@@ -51,6 +71,12 @@ static bool is_copied(const struct tdm_torch_settings *s)
 
 /* ---- the second model ---- */
 
+/* PPO calls the reference itself, and not a forward that accelerate wrapped. */
+static enum tdm_autocast second_autocast(const struct tdm_torch_settings *s)
+{
+    return s->second.trainer == TDM_TRAINER_PPO ? TDM_AUTOCAST_NO : s->autocast;
+}
+
 enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *err)
 {
     const struct tdm_torch_settings *s = &t->settings;
@@ -67,7 +93,8 @@ enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *e
                                           .batch = s->batch,
                                           .attention = s->attention,
                                           .fp32_weights = s->fp32_weights,
-                                          .autocast = s->autocast,
+                                          .autocast = second_autocast(s),
+                                          .use_cache = s->second.trainer == TDM_TRAINER_PPO,
                                           .wrapper = &tdm_no_wrapper,
                                           .ranks = 1,
                                           .frozen = true,
@@ -135,9 +162,9 @@ static void drop_batch(struct tdm_eager *m, struct batch *b)
     tdm_drop(m, b->mask);
 }
 
-/* All logits, fp32 under autocast (accelerate's convert_outputs_to_fp32). */
-static struct tdm_eager_value *whole_logits(struct tdm_torch_model *t,
-                                            struct tdm_eager_value *hidden)
+/* Under autocast by accelerate ( convert_outputs_to_fp32). */
+struct tdm_eager_value *tdm_torch_whole_logits(struct tdm_torch_model *t,
+                                               struct tdm_eager_value *hidden)
 {
     struct tdm_eager *m = t->m;
     const enum tdm_method_category before = m->category;
@@ -172,7 +199,7 @@ static struct tdm_eager_value *entropy(struct tdm_torch_model *t, struct tdm_eag
 static struct tdm_eager_value *whole_scores(struct tdm_torch_model *t,
                                             struct tdm_eager_value *hidden)
 {
-    struct tdm_eager_value *logits = whole_logits(t, hidden);
+    struct tdm_eager_value *logits = tdm_torch_whole_logits(t, hidden);
     struct tdm_eager_value *scores = entropy(t, logits);
     tdm_drop(t->m, logits);
     return scores;
@@ -269,6 +296,17 @@ static struct tdm_eager_value *kto_scores(struct tdm_torch_model *t, const struc
     return values;
 }
 
+/* RLOO scores by the policy as it is, whose sums of sequences stay, then by the reference
+ * (rloo_trainer.py _generate_and_score_completions). */
+static struct tdm_eager_value *rloo_scores(struct tdm_torch_model *t, const struct batch *b)
+{
+    struct tdm_eager_value *old = call_without_graph(t, b, false);
+    struct tdm_eager_value *reference = reference_scores(t, b);
+    tdm_drop(t->m, old);
+    tdm_drop(t->m, reference);
+    return policy_scores(t, b);
+}
+
 /* The mean cross entropy of chosen sequences, of a copy without their last tokens
  * (concatenated_forward's cross_entropy_loss). */
 static struct tdm_eager_value *chosen_loss(struct tdm_torch_model *t,
@@ -298,7 +336,7 @@ static struct tdm_eager_value *pair_loss(struct tdm_torch_model *t, const struct
     const bool has_chosen = second->trainer == TDM_TRAINER_ORPO || second->cpo_alpha != 0;
     tdm_torch_begin_call(t);
     struct tdm_eager_value *hidden = tdm_torch_hidden(t);
-    struct tdm_eager_value *logits = tdm_torch_end_call(t, whole_logits(t, hidden));
+    struct tdm_eager_value *logits = tdm_torch_end_call(t, tdm_torch_whole_logits(t, hidden));
     tdm_drop(m, hidden);
     struct tdm_eager_value *chosen = has_chosen ? chosen_loss(t, logits) : NULL;
     struct tdm_eager_value *shifted = tdm_rows(m, logits, b->mask->rows);
@@ -345,12 +383,16 @@ static struct tdm_eager_value *loss_of(struct tdm_torch_model *t, const struct b
         reference = reference_scores(t, b);
         values = policy_scores(t, b);
         break;
+    case TDM_TRAINER_RLOO:
+        values = rloo_scores(t, b);
+        break;
     case TDM_TRAINER_KTO:
         values = kto_scores(t, b, &reference);
         break;
     case TDM_TRAINER_DPO:
     case TDM_TRAINER_SFT:
     case TDM_TRAINER_REWARD:
+    case TDM_TRAINER_PPO:
         values = policy_scores(t, b);
         reference = reference_scores(t, b);
         break;
@@ -363,6 +405,8 @@ static struct tdm_eager_value *loss_of(struct tdm_torch_model *t, const struct b
 
 struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t)
 {
+    if (t->settings.second.trainer == TDM_TRAINER_PPO)
+        return tdm_ppo_loss(t);
     struct batch b = make_batch(t);
     struct tdm_eager_value *loss = loss_of(t, &b);
     drop_batch(t->m, &b);
@@ -370,6 +414,30 @@ struct tdm_eager_value *tdm_second_loss(struct tdm_torch_model *t)
 }
 
 /* ---- what generates ---- */
+
+#define NF4_SCALE_WEIGHTS 64.0
+#define NF4_DOUBLE_SCALES 256.0
+
+/* What the cache has more of where vLLM has the base's weights of 4 bits, not bf16. */
+static uint64_t narrower_bytes(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    const double scale = s->double_quantization ? 1 + FP32 / NF4_DOUBLE_SCALES : FP32;
+    const double narrow = 0.5 + scale / NF4_SCALE_WEIGHTS;
+    return s->quantization == TDM_QUANTIZATION_NF4
+               ? (uint64_t)((BF16 - narrow) * tdm_torch_projection_elements(model, s))
+               : 0;
+}
+
+/* Unsloth: vLLM loads the base, and the training reads it there (unsloth_zoo 2026.10, vllm_utils.py
+ * get_vllm_state_dict, load_vllm). */
+static void share_weights(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                          struct tdm_second_settings *second)
+{
+    const uint64_t more = narrower_bytes(model, s);
+    second->vllm_weights_bytes = 0;
+    if (second->vllm_cache_bytes > 0)
+        second->vllm_cache_bytes = tdm_size_add(second->vllm_cache_bytes, more);
+}
 
 void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *machine,
                        struct tdm_method_settings *settings)
@@ -379,16 +447,18 @@ void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *
     struct tdm_method_choices choices = {.other_count = 0};
     struct tdm_serving_answer answer;
     struct tdm_error err;
-    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm || second->elsewhere ||
+    if (!tdm_second_generates(second) || !second->vllm || second->elsewhere ||
         tdm_method_settle(&tdm_serving_method, &choices, &served, &err) != TDM_OK)
         return;
     served.serving.utilization = second->vllm_utilization;
     /* trl/generation/vllm_generation.py: as many sequences as a generation has. */
-    served.serving.sequences = settings->torch.batch * second->steps_per_generation;
+    served.serving.sequences = settings->torch.batch * generated_together(&settings->torch);
     tdm_serving_answer(model, machine, &served.serving, settings->torch.tokens, &answer);
     second->vllm_weights_bytes = answer.rank.weights_bytes;
     second->vllm_cache_bytes = answer.blocks * answer.rank.block_bytes;
     second->vllm_graph_bytes = answer.rank.graph_bytes;
+    if (second->shares_weights && settings->torch.lora_rank > 0)
+        share_weights(model, &settings->torch, second);
 }
 
 static struct tdm_eager_value *bytes_of(struct tdm_eager *m, enum tdm_method_category category,
@@ -452,7 +522,7 @@ static void generate(struct tdm_torch_model *t)
 {
     gather_all(t);
     const struct tdm_torch_settings *s = &t->settings;
-    uint64_t sequences = s->batch * s->second.steps_per_generation;
+    uint64_t sequences = s->batch * generated_together(s);
     uint64_t one = sequences * s->tokens * tdm_model_kv_width(t->config) * BF16;
     struct tdm_eager_value *cache =
         bytes_of(t->m, TDM_METHOD_KV, "generate", 2 * one * t->config->layers);
@@ -468,7 +538,7 @@ static void generate(struct tdm_torch_model *t)
 void tdm_second_start(struct tdm_torch_model *t)
 {
     const struct tdm_second_settings *second = &t->settings.second;
-    if (second->trainer != TDM_TRAINER_GRPO || !second->vllm || second->elsewhere)
+    if (!tdm_second_generates(second) || !second->vllm || second->elsewhere)
         return;
     t->served[2] =
         bytes_of(t->m, TDM_METHOD_WORKSPACE, "vllm's CUDA graphs", second->vllm_graph_bytes);
@@ -480,7 +550,11 @@ void tdm_second_start(struct tdm_torch_model *t)
 void tdm_second_generate(struct tdm_torch_model *t)
 {
     const struct tdm_second_settings *second = &t->settings.second;
-    if (second->trainer != TDM_TRAINER_GRPO)
+    if (!tdm_second_generates(second))
+        return;
+    /* The last micro-batch of a step was generated with the first ones. */
+    if (t->settings.accumulation > 1 && !t->accumulating &&
+        generated_together(&t->settings) >= t->settings.accumulation)
         return;
     if (t->gathered == NULL)
         t->gathered = calloc(t->parameter_count + 1, sizeof(*t->gathered));

@@ -37,6 +37,13 @@ static enum tdm_status read_weight(const struct tdm_method_key *key, const char 
     return TDM_OK;
 }
 
+static enum tdm_status read_beta(const struct tdm_method_key *key, const char *value,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    settings->torch.second.says_beta = true;
+    return read_share(key, value, settings, err);
+}
+
 static enum tdm_status read_scored(const struct tdm_method_key *key, const char *value,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -46,12 +53,22 @@ static enum tdm_status read_scored(const struct tdm_method_key *key, const char 
     return TDM_OK;
 }
 
-static enum tdm_status read_teacher(const struct tdm_method_key *key, const char *value,
-                                    struct tdm_method_settings *settings, struct tdm_error *err)
+static enum tdm_status read_generated(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    (void)key;
+    if (strcmp(value, "accumulation") != 0)
+        return tdm_key_read_count(key, value, settings, err);
+    settings->torch.second.steps_per_generation = 0;
+    return TDM_OK;
+}
+
+/* A model, or "same". */
+static enum tdm_status read_model(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
     (void)err;
-    settings->torch.second.teacher = strcmp(value, "same") == 0 ? NULL : value;
+    *(const char **)(void *)((char *)settings + key->field) =
+        strcmp(value, "same") == 0 ? NULL : value;
     return TDM_OK;
 }
 
@@ -78,9 +95,14 @@ static bool had_logits(const struct tdm_key_case *c)
     return may_precompute(c) || has_cpo(c) || trainer_of(c) == TDM_TRAINER_ORPO;
 }
 
-static bool has_grpo(const struct tdm_key_case *c)
+static bool generates(const struct tdm_key_case *c)
 {
-    return trainer_of(c) == TDM_TRAINER_GRPO;
+    return tdm_second_generates(&c->settings->torch.second);
+}
+
+static bool has_ppo(const struct tdm_key_case *c)
+{
+    return trainer_of(c) == TDM_TRAINER_PPO;
 }
 
 static bool has_teacher(const struct tdm_key_case *c)
@@ -91,7 +113,7 @@ static bool has_teacher(const struct tdm_key_case *c)
 static bool has_scores(const struct tdm_key_case *c)
 {
     const struct tdm_second_settings *second = &c->settings->torch.second;
-    return tdm_second_has_loss(second) && !tdm_second_has_logits(second);
+    return has_ppo(c) || (tdm_second_has_loss(second) && !tdm_second_has_logits(second));
 }
 
 static bool has_reference(const struct tdm_key_case *c)
@@ -101,7 +123,7 @@ static bool has_reference(const struct tdm_key_case *c)
 
 static bool has_vllm(const struct tdm_key_case *c)
 {
-    return has_grpo(c) && c->settings->torch.second.vllm;
+    return generates(c) && c->settings->torch.second.vllm;
 }
 
 static bool has_vllm_here(const struct tdm_key_case *c)
@@ -113,16 +135,18 @@ static const struct tdm_key_need needs_dpo = {"without trainer=dpo or kto", may_
 static const struct tdm_key_need needs_cpo = {"without trainer=cpo", has_cpo};
 static const struct tdm_key_need needs_logits = {"without trainer=dpo, kto, cpo or orpo",
                                                  had_logits};
-static const struct tdm_key_need needs_grpo = {"without trainer=grpo", has_grpo};
+static const struct tdm_key_need needs_generation = {"without trainer=grpo or rloo", generates};
+static const struct tdm_key_need needs_ppo = {"without trainer=ppo", has_ppo};
 static const struct tdm_key_need needs_teacher = {"without trainer=distillation", has_teacher};
 static const struct tdm_key_need needs_scores = {"without a trainer that scores some tokens alone",
                                                  has_scores};
 static const struct tdm_key_need needs_reference = {
-    "without a reference, which trainer=dpo and kto have, and trainer=grpo with beta",
+    "without a reference, which trainer=dpo, kto and ppo have, and grpo and rloo with beta",
     has_reference};
-static const struct tdm_key_need needs_vllm = {"without trainer=grpo and use_vllm", has_vllm};
+static const struct tdm_key_need needs_vllm = {"without trainer=grpo or rloo, and use_vllm",
+                                               has_vllm};
 static const struct tdm_key_need needs_vllm_here = {
-    "without trainer=grpo and use_vllm, or with vllm_mode=server", has_vllm_here};
+    "without trainer=grpo or rloo and use_vllm, or with vllm_mode=server", has_vllm_here};
 
 #define LAST_WHOLE_MINOR 10u /* of TRL 1 */
 
@@ -142,14 +166,20 @@ static enum tdm_status read_trl(const struct tdm_method_key *key, const char *va
     return TDM_OK;
 }
 
+static const char *settled_beta(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return trainer_of(c) == TDM_TRAINER_RLOO ? "0.05" : "0";
+}
+
 const struct tdm_method_key tdm_keys_second[] = {
-    {"trainer", "sft|dpo|grpo|distillation|kto|cpo|orpo|reward", "sft",
+    {"trainer", "sft|dpo|grpo|distillation|kto|cpo|orpo|reward|rloo|ppo", "sft",
      "TRL's: with a reference, what generates or a teacher; of dpo, cpo, orpo and reward --batch "
      "counts pairs",
-     tdm_key_read_choice, FIELD(trainer)},
+     tdm_key_read_choice, FIELD(trainer), .unmeasured = "ppo"},
     {"ref_model", "auto|copy", "auto",
-     "reference of DPO, KTO and GRPO; auto: the base under LoRA, else a copy", tdm_key_read_switch,
-     FIELD(copies), .needs = {&needs_reference, &tdm_need_lora}},
+     "reference of DPO, KTO, GRPO, RLOO and PPO; auto: the base under LoRA, else a copy",
+     tdm_key_read_switch, FIELD(copies), .needs = {&needs_reference, &tdm_need_lora}},
     {"precompute_ref_log_probs", "no|yes", "no", "yes: steps have no reference",
      tdm_key_read_switch, FIELD(precomputes), .needs = {&needs_dpo}},
     {"trl", "now|1.9", "now",
@@ -157,15 +187,16 @@ const struct tdm_method_key tdm_keys_second[] = {
      .read = read_trl, .needs = {&needs_logits}},
     {"cpo_alpha", "1|0", "1", "of CPO: 0: no cross entropy of chosen sequences, as SimPO has none",
      read_weight, FIELD(cpo_alpha), .needs = {&needs_cpo}},
-    {"beta", "0", "0", "weight of GRPO's KL; 0: no reference, as TRL assumes", read_share,
-     FIELD(beta), .needs = {&needs_grpo}},
+    {"beta", "0|0.05", NULL,
+     "weight of the KL of GRPO and RLOO; 0: no reference, as TRL assumes of GRPO", read_beta,
+     FIELD(beta), .needs = {&needs_generation}, .settled = settled_beta},
     {"teacher_model", "MODEL", "same", "teacher of the distillation; same: as the student",
-     read_teacher, FIELD(teacher), .needs = {&needs_teacher}},
+     read_model, FIELD(teacher), .needs = {&needs_teacher}},
     {"max_completion_length", "auto|N", "auto",
      "tokens of a sequence that are scored, the last ones; auto: all", read_scored,
      FIELD(scored_tokens), .needs = {&needs_scores}},
-    {"use_vllm", "no|yes", "no", "GRPO generates with vLLM", tdm_key_read_switch, FIELD(vllm),
-     .needs = {&needs_grpo}},
+    {"use_vllm", "no|yes", "no", "GRPO and RLOO generate with vLLM", tdm_key_read_switch,
+     FIELD(vllm), .needs = {&needs_generation}},
     {"vllm_mode", "colocate|server", "colocate",
      "vLLM on the same GPU, or on others, which are not counted", tdm_key_read_switch,
      FIELD(elsewhere), .needs = {&needs_vllm}},
@@ -174,9 +205,24 @@ const struct tdm_method_key tdm_keys_second[] = {
     {"vllm_enable_sleep_mode", "no|yes", "no",
      "yes: vLLM gives its memory back between generations", tdm_key_read_switch, FIELD(sleeps),
      .needs = {&needs_vllm_here}},
-    {"steps_per_generation", "N", "1", "steps whose sequences are generated together",
-     tdm_key_read_count, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
-     .needs = {&needs_grpo}},
+    {"fast_inference", "no|yes", "no",
+     "Unsloth's: vLLM generates with the base's weights of the training, which stay while it sleeps",
+     tdm_key_read_switch, FIELD(shares_weights), .needs = {&needs_vllm_here, &tdm_need_lora},
+     .unmeasured = "yes"},
+    {"steps_per_generation", "N|accumulation", "accumulation",
+     "micro-batches whose sequences are generated together; accumulation: those of a step",
+     read_generated, FIELD(steps_per_generation), .least = 1, .most = STEPS_MOST,
+     .needs = {&needs_generation}},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_ppo[] = {
+    {"reward_model", "MODEL", "same",
+     "what PPO's reward and value models are; same: as the policy, with a head of one score",
+     read_model, FIELD(reward_model), .needs = {&needs_ppo}},
+    {"local_rollout_forward_batch_size", "N", "64",
+     "sequences that PPO generates and scores together, of those of a step", tdm_key_read_count,
+     FIELD(rollout_batch), .least = 1, .most = STEPS_MOST, .needs = {&needs_ppo}},
     {.name = NULL},
 };
 
@@ -213,6 +259,26 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
                  "--set trainer=distillation: under FSDP accelerate leaves the teacher on the CPU, "
                  "which TRL's loss refuses");
         return tdm_hint(err, "zero3 shards the teacher; ddp and zero2 have all of it on each GPU");
+    }
+    if (torch->second.trainer == TDM_TRAINER_PPO) {
+        what = torch->compile != TDM_COMPILE_NO ? "compile"
+               : torch->steps_in_backward       ? "optimizer_in_bwd"
+               : torch->wrapper == &tdm_no_wrapper || torch->wrapper == &tdm_ddp_wrapper ||
+                       torch->wrapper == &tdm_zero1_wrapper
+                   ? NULL
+                   : "shards";
+        if (what != NULL) {
+            tdm_fail(err, TDM_USAGE,
+                     "--set trainer=ppo: PPO's four models with %s are not modelled", what);
+            return tdm_hint(err, "parallel, ddp and zero1 have all of them whole on each GPU");
+        }
+        if (torch->second.reward_model != NULL) {
+            status = tdm_model_load(torch->second.reward_model, &teacher, err);
+            tdm_model_free(teacher);
+            if (status != TDM_OK)
+                return status;
+            teacher = NULL;
+        }
     }
     const bool liger =
         torch->logits == TDM_LOGITS_FUSED && torch->second.trainer == TDM_TRAINER_GRPO;

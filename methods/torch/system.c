@@ -62,6 +62,7 @@ static void zero_grad(void *state)
     struct tdm_torch_model *t = state;
     if (t->settings.wrapper->step == NULL)
         tdm_torch_zero_grad(t);
+    tdm_ppo_end_step(t);
 }
 
 static uint64_t weight_bytes(const void *state)

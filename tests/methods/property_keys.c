@@ -92,6 +92,7 @@ static void values_of(const struct tdm_method_key *key, struct values *v)
     static const char *const numbers[] = {"0",  "1",   "2",    "3",      "4",       "8",
                                           "64", "256", "1024", "100000", "10000000"};
     static const char *const pairs[] = {"1,2", "2,1", "2,2", "4,2"};
+    static const char *const layouts[] = {"Et|tttL", "Ettt|tL", "E(t|)*3tL", "Et*3|t||L"};
     v->count = 0;
     for (const char *word = key->values; *word != '\0';) {
         size_t span = strcspn(word, "|"), comma = strcspn(word, ",");
@@ -106,6 +107,9 @@ static void values_of(const struct tdm_method_key *key, struct values *v)
         } else if (span == 3 && memcmp(word, "A,B", span) == 0) {
             for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
                 add_value(v, pairs[i], strlen(pairs[i]));
+        } else if (span == 6 && memcmp(word, "LAYOUT", span) == 0) {
+            for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
+                add_value(v, layouts[i], strlen(layouts[i]));
         } else {
             add_value(v, word, span);
             if (comma < span) {
@@ -365,7 +369,8 @@ static void look_for_effects(struct drawn *d, const struct tdm_method_settings *
 /* Keys without effect in one method. The method shares their table with others because of its other
  * keys. fully_shard casts adapters of either dtype, ZeRO-3 refuses DoRA,
  * compiled layers of divided sequences are not modelled with their checkpoints. NULL: in all
- * methods. No model that is drawn has a vision tower. */
+ * methods. No model that is drawn has a vision tower. Four layers are divided with both ends that
+ * count or with neither, into the same stages; unit_megatron has others. */
 static const struct {
     const char *method, *key;
 } always_vain[] = {{"fsdp", "lora"},
@@ -379,6 +384,8 @@ static const struct {
                    {NULL, "use_rslora"},
                    {NULL, "image_tokens"},
                    {NULL, "clip_grad"},
+                   {NULL, "account_for_embedding_in_pipeline_split"},
+                   {NULL, "account_for_loss_in_pipeline_split"},
                    {"burst", "gradient_accumulation_steps"},
                    {"deepspeed-zero1", "max_grad_norm"},
                    {"zero2", "max_grad_norm"},

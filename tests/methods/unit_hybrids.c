@@ -143,6 +143,27 @@ static void kept_by_hand(void **state)
     }
 }
 
+static uint64_t kept_by_context(const char *pattern, uint64_t ranks)
+{
+    const struct tdm_torch_run out = run_by("megatron-cp", pattern, ranks, NULL);
+    return out.step[2].end_bytes[TDM_PHASE_FORWARD] - out.step[2].before_bytes;
+}
+
+/* A context rank keeps what is between the exchanges for some heads and groups of all tokens, and
+ * all else for all heads of its tokens. The product itself goes once it is exchanged. */
+static void context_ranks_by_hand(void **state)
+{
+    (void)state;
+    for (uint64_t ranks = 2; ranks <= 4; ranks *= 2) {
+        const uint64_t groups = GROUPS / ranks, inner = INNER / ranks;
+        const uint64_t product = 2 * inner + 2 * groups * STATE + HEADS / ranks;
+        const uint64_t expected = TOKENS / ranks * (2 * HIDDEN * 2 + 4 + GROUPS * 4) +
+                                  TOKENS * (product * 2 + 3 * inner * 2);
+        assert_near(kept_by_context("MM*-", ranks) - kept_by_context("M*-", ranks), expected,
+                    16 * K);
+    }
+}
+
 /* An MLP keeps its normed input, the ReLU of its product and the square of that, and its result. */
 static void mlp_by_hand(void **state)
 {
@@ -199,12 +220,12 @@ static void shards_by_hand(void **state)
 
 static void what_is_not_known_is_refused(void **state)
 {
-    const struct setting context = {"megatron-cp", 2, {"context_parallel_size=2"}};
+    const struct setting packed = {"tensor-parallel", 1, {"qkv_format=thd"}};
     const struct setting groups = {"tensor-parallel", 8, {"tensor_model_parallel_size=8"}};
     const struct setting adapters = {"tensor-parallel", 1, {"lora_rank=8"}};
     const struct setting plain = {"tensor-parallel", 1, {NULL}};
     (void)state;
-    expect_refusal(NULL, &context, "context parallelism");
+    expect_refusal(NULL, &packed, "packed sequences");
     expect_refusal(NULL, &groups, "does not divide 4 groups");
     expect_refusal(NULL, &adapters, "adapters");
     expect_refusal("falcon-h1-0.5b", &plain, "FalconH1ForCausalLM");
@@ -214,9 +235,13 @@ static void what_is_not_known_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_by_hand), cmocka_unit_test(kept_by_hand),
-        cmocka_unit_test(mlp_by_hand),        cmocka_unit_test(states_are_of_chunks),
-        cmocka_unit_test(shards_by_hand),     cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(parameters_by_hand),
+        cmocka_unit_test(context_ranks_by_hand),
+        cmocka_unit_test(kept_by_hand),
+        cmocka_unit_test(mlp_by_hand),
+        cmocka_unit_test(states_are_of_chunks),
+        cmocka_unit_test(shards_by_hand),
+        cmocka_unit_test(what_is_not_known_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

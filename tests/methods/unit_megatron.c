@@ -207,7 +207,7 @@ static void the_higher_end_is_predicted(void **state)
             load(row.model, row.machine, &model, &machine);
             must(settle(model, &row, &settings, &err), &err);
             must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
-            assert_int_equal(p.last_gpu, k == 1 || (k == 2 && cases[i].last));
+            assert_int_equal(p.run == TDM_RUN_LAST, k == 1 || (k == 2 && cases[i].last));
             used[k] = tdm_method_peak_bytes(&p);
             p.fits_device = false; /* as on a smaller device */
             must(tdm_method_need(model, machine, &settings, &p, &err), &err);
@@ -824,9 +824,213 @@ static void stages_may_be_uneven(void **state)
             enum tdm_status status = tdm_megatron_layout(model, &settings, &layout, &err);
             assert_int_equal(status, layers > 0 ? TDM_OK : TDM_USAGE);
             if (layers > 0)
-                assert_int_equal(layout.chunk_layers, layers);
+                assert_int_equal(layout.layers[0], layers);
         }
     tdm_model_free(model);
+}
+
+/* Experts with products of 8 bits have a byte more for each weight, on a GPU that takes operands in
+ * either order, as attention has, and keep less of a forward. */
+static void experts_take_8_bits(void **state)
+{
+    struct row row = {"b200", "qwen3-30b-a3b", 4096, 1, 1, 1, 1, "expert_model_parallel_size=8", 0,
+                      0};
+    const struct tdm_torch_step wide = last_step(&row);
+    const double attention = 2048. * 128 * (32 + 2 * 4) + 4096. * 2048,
+                 experts = 128. / 8 * 3 * 2048 * 768, weights = 48 * (attention + experts);
+    (void)state;
+    row.pairs = "expert_model_parallel_size=8 fp8_recipe=tensorwise";
+    const struct tdm_torch_step narrow = last_step(&row);
+    const double more = (double)narrow.before_bytes - (double)wide.before_bytes;
+    assert_true(more >= weights && more < 1.12 * weights); /* blocks that are not split */
+    assert_true(narrow.end_bytes[TDM_PHASE_FORWARD] - narrow.before_bytes <
+                wide.end_bytes[TDM_PHASE_FORWARD] - wide.before_bytes);
+    /* Latent attention beside them. */
+    row.model = "deepseek-v2-lite";
+    const struct tdm_torch_step latent = last_step(&row);
+    row.pairs = "expert_model_parallel_size=8";
+    const struct tdm_torch_step plain = last_step(&row);
+    /* 64 experts in 26 layers; and all else of 2.0e9 parameters, but head and embedding */
+    const double bytes = (double)latent.before_bytes - (double)plain.before_bytes;
+    const double own = 26. * 64 / 8 * 3 * 2048 * 1408;
+    assert_true(bytes > own + 0.6e9 && bytes < 1.15 * (own + 1.2e9));
+    assert_true(latent.end_bytes[TDM_PHASE_FORWARD] - latent.before_bytes <
+                plain.end_bytes[TDM_PHASE_FORWARD] - plain.before_bytes);
+}
+
+/* Layers of Mamba-2 on several context ranks scan some heads of all tokens; their products may have
+ * 8 bits, of which each weight has one more byte. */
+static void hybrids_are_divided(void **state)
+{
+    struct row row = {"b200", "nemotron-h-8b", 4096, 1, 1, 1, 1, "", 0, 0};
+    const struct tdm_torch_step one = last_step(&row);
+    struct tdm_torch_step other;
+    (void)state;
+    row.pairs = "fp8_recipe=tensorwise";
+    other = last_step(&row);
+    const double bytes = (double)other.before_bytes - (double)one.before_bytes;
+    assert_true(bytes > 6e9 && bytes < 8.2e9); /* 8.1e9 parameters, ends among them */
+    uint64_t kept = one.end_bytes[TDM_PHASE_FORWARD] - one.before_bytes;
+    row.pairs = "";
+    for (row.parallel = 2; row.parallel <= 8; row.parallel *= 2) {
+        other = last_step(&row);
+        assert_true(other.end_bytes[TDM_PHASE_FORWARD] - other.before_bytes < kept);
+        kept = other.end_bytes[TDM_PHASE_FORWARD] - other.before_bytes;
+    }
+}
+
+/* Families whose norms, biases, activation and positions are settings of Megatron-Core have the
+ * weights that transformers gives them, and what differs from a Llama takes what it should. */
+static void families_have_their_weights(void **state)
+{
+    static const char *const names[] = {"gpt2-xl",    "starcoder2-7b",    "gemma-7b",
+                                        "gemma-3-4b", "nemotron-mini-4b", "internlm2.5-7b",
+                                        "phi-4",      "glm-4-9b",         "ernie-4.5-0.3b",
+                                        "qwen3-4b",   "olmo-7b"};
+    unsigned known = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct row row = {
+            "b200", names[i], 1024, 1, 1, 1, 1, "make_vocab_size_divisible_by=1", 0, 0};
+        struct tdm_method_settings settings;
+        struct tdm_method_prediction p;
+        struct tdm_model *model;
+        struct tdm_machine *machine;
+        struct tdm_error err;
+        load(row.model, row.machine, &model, &machine);
+        if (settle(model, &row, &settings, &err) == TDM_OK) {
+            must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+            assert_int_equal(p.parameters_bytes, 2 * model->parameters);
+            known++;
+        } else {
+            assert_string_equal(names[i], "olmo-7b"); /* whose norms have no weights */
+        }
+        tdm_model_free(model);
+        tdm_machine_free(machine);
+    }
+    assert_int_equal(known, sizeof(names) / sizeof(names[0]) - 1);
+}
+
+/* A mixture that runs again keeps its normed input alone, shared experts by themselves less. */
+static void mixtures_run_again(void **state)
+{
+    struct row row = {"b200", "deepseek-v2-4-layers",         4096, 1, 1, 1,
+                      1,      "expert_model_parallel_size=8", 0,    0};
+    static const char *const modules[] = {"shared_experts", "layernorm", "moe_act", "moe"};
+    uint64_t before = last_step(&row).end_bytes[TDM_PHASE_FORWARD];
+    (void)state;
+    for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++) {
+        char pairs[160];
+        snprintf(pairs, sizeof(pairs),
+                 "expert_model_parallel_size=8 recompute_granularity=selective "
+                 "recompute_modules=%s",
+                 modules[i]);
+        row.pairs = pairs;
+        const uint64_t kept = last_step(&row).end_bytes[TDM_PHASE_FORWARD];
+        assert_true(kept < before);
+        before = i < 2 ? before : kept; /* the first two keep less than others do */
+    }
+}
+
+/* Of 28 layers in four stages. get_num_layers_to_build divides 28 layers and the ends that count;
+ * a layout names them stage by stage, virtual ones in turn. */
+static void virtual_stages_have_their_layers(void **state)
+{
+    static const struct {
+        const char *pairs, *rank;
+        uint32_t chunks, layers[3], offsets[3];
+    } cases[] = {
+        {"account_for_embedding_in_pipeline_split=yes account_for_loss_in_pipeline_split=yes",
+         "first",
+         0,
+         {0},
+         {0}}, /* 30 layers are not divided */
+        {"decoder_first_pipeline_num_layers=4 decoder_last_pipeline_num_layers=8 "
+         "num_virtual_stages_per_pipeline_rank=2",
+         "first",
+         2,
+         {2, 2},
+         {0, 14}}, /* 2 + 4 + 4 + 4 */
+        {"decoder_first_pipeline_num_layers=4 decoder_last_pipeline_num_layers=8 "
+         "num_virtual_stages_per_pipeline_rank=2",
+         "last",
+         2,
+         {4, 4},
+         {10, 24}},
+        {"decoder_first_pipeline_num_layers=4 decoder_last_pipeline_num_layers=8 "
+         "num_virtual_stages_per_pipeline_rank=2",
+         "between",
+         2,
+         {4, 4},
+         {2, 16}},
+        {"decoder_first_pipeline_num_layers=4 num_virtual_stages_per_pipeline_rank=3",
+         "first",
+         0,
+         {0},
+         {0}},
+        {"pipeline_model_parallel_layout=Et*5|(t*8|)*2,t*7,L", "first", 1, {5}, {0}},
+        {"pipeline_model_parallel_layout=Et*5|(t*8|)*2,t*7,L", "between", 1, {8}, {5}},
+        {"pipeline_model_parallel_layout=Et*5|(t*8|)*2,t*7,L", "last", 1, {7}, {21}},
+        {"pipeline_model_parallel_layout=Et|(ttt|)*9|L", "last", 3, {3, 3, 0}, {7, 19, 28}},
+        {"pipeline_model_parallel_layout=Et|(ttt|)*9|L", "first", 3, {1, 3, 3}, {0, 10, 22}},
+        {"pipeline_model_parallel_layout=Et|(ttt|)*9L", "first", 0, {0}, {0}}, /* 11 stages */
+        {"pipeline_model_parallel_layout=t*28|||L", "first", 0, {0}, {0}},
+        {"pipeline_model_parallel_layout=Et*28|||mL", "first", 0, {0}, {0}},
+        {"pipeline_model_parallel_layout=Et*28|||L "
+         "num_virtual_stages_per_pipeline_rank=2",
+         "first",
+         0,
+         {0},
+         {0}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char pairs[256];
+        const struct row row = {"b200", "qwen2.5-7b", 1024, 1, 1, 4, 1, pairs, 0, 0};
+        struct tdm_method_settings settings;
+        struct tdm_megatron_layout layout;
+        struct tdm_model *model;
+        struct tdm_machine *machine;
+        struct tdm_error err;
+        snprintf(pairs, sizeof(pairs), "%s rank=%s", cases[i].pairs, cases[i].rank);
+        load(row.model, row.machine, &model, &machine);
+        enum tdm_status status = settle(model, &row, &settings, &err);
+        if (status == TDM_OK)
+            status = tdm_megatron_layout(model, &settings, &layout, &err);
+        assert_int_equal(status, cases[i].chunks > 0 ? TDM_OK : TDM_USAGE);
+        for (uint32_t c = 0; c < cases[i].chunks; c++) {
+            assert_int_equal(layout.chunks, cases[i].chunks);
+            assert_int_equal(layout.layers[c], cases[i].layers[c]);
+            assert_int_equal(layout.offsets[c], cases[i].offsets[c]);
+        }
+        tdm_model_free(model);
+        tdm_machine_free(machine);
+    }
+}
+
+/* An even layout is what Megatron-LM does without one, and a middle stage with more layers than the
+ * first has the highest peak. */
+static void layouts_are_run(void **state)
+{
+    const struct row even = {"b200", "llama-3-70b-12-layers",
+                             4096,   1,
+                             1,      4,
+                             1,      "num_layers_per_virtual_pipeline_stage=1 rank=first",
+                             0,      0};
+    struct row other = even;
+    (void)state;
+    other.pairs = "pipeline_model_parallel_layout=E(t|)*11tL rank=first";
+    const uint64_t said = last_step(&other).peak.allocated;
+    assert_int_equal(said, last_step(&even).peak.allocated);
+    other.pairs = "pipeline_model_parallel_layout=Et|ttttt|ttttt|tL";
+    const uint64_t highest = last_step(&other).peak.allocated;
+    other.pairs = "pipeline_model_parallel_layout=Et|ttttt|ttttt|tL rank=between";
+    assert_int_equal(highest, last_step(&other).peak.allocated);
+    other.pairs = "pipeline_model_parallel_layout=Et|ttttt|ttttt|tL rank=first";
+    assert_true(highest > last_step(&other).peak.allocated);
+    /* Stages of the embedding and of the loss alone. */
+    other.pairs = "pipeline_model_parallel_layout=E|t*6|t*6|L rank=first";
+    assert_true(last_step(&other).peak.allocated < highest);
 }
 
 /* Of what the hybrid optimizer offloads no state is on the GPU: on the host there are 16 bytes an
@@ -888,6 +1092,12 @@ int main(void)
         cmocka_unit_test(peaks_are_as_published),
         cmocka_unit_test(unfused_activations_are_kept),
         cmocka_unit_test(orders_hold),
+        cmocka_unit_test(virtual_stages_have_their_layers),
+        cmocka_unit_test(layouts_are_run),
+        cmocka_unit_test(mixtures_run_again),
+        cmocka_unit_test(families_have_their_weights),
+        cmocka_unit_test(experts_take_8_bits),
+        cmocka_unit_test(hybrids_are_divided),
         cmocka_unit_test(steady_state_repeats),
         cmocka_unit_test(the_higher_end_is_predicted),
         cmocka_unit_test(groups_of_microbatches_may_be_larger),

@@ -22,6 +22,8 @@
 /* Of trainers that make all logits, whose metrics are not predicted; of Gemma 2's checkpointed
  * layers 34 KB too many are. A copy of their logits is 256 KiB or more. */
 #define LOGITS_ROUNDING UINT64_C(36864)
+/* PPO gives masks to its models, of 16 KiB each on a CPU; other tensors of tokens are smaller. */
+#define PPO_ROUNDING UINT64_C(49152)
 #define CPU_RANDOM_STATE UINT64_C(5056)
 #define COMMON "attention=eager", "optimizer=none", "grads=none", "step=3"
 
@@ -118,6 +120,8 @@ static const struct {
     {"dpo-lora", {"trainer=dpo", "lora_rank=8", "lora=peft", "autocast=bf16"}},
     {"grpo", {"trainer=grpo"}},
     {"grpo-beta", {"trainer=grpo", "beta=0.04"}},
+    {"rloo", {"trainer=rloo"}},
+    {"rloo-lora", {"trainer=rloo", "lora_rank=8", "lora=peft", "autocast=bf16"}},
     {"distillation", {"trainer=distillation"}},
     {"kto", {"trainer=kto"}},
     {"kto-precomputed", {"trainer=kto", "precompute_ref_log_probs=yes"}},
@@ -149,7 +153,7 @@ static void predict_row(const struct row *row, struct step *step)
 static void check(const struct row *row, const char *what, uint64_t predicted, uint64_t measured)
 {
     static const char *const whole[] = {"cpo", "simpo", "orpo"};
-    uint64_t rounding = ROUNDING;
+    uint64_t rounding = strncmp(row->name, "ppo", 3) == 0 ? PPO_ROUNDING : ROUNDING;
     for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++)
         if (strncmp(row->name, whole[i], strlen(whole[i])) == 0)
             rounding = LOGITS_ROUNDING;
@@ -178,7 +182,57 @@ static void steps_are_those_of_pytorch(void **state)
         check(&row, "peak", step.torch.peak.requested - before, row.peak - random);
     }
     fclose(file);
-    assert_int_equal(rows, 90);
+    assert_int_equal(rows, 102);
+}
+
+/* ---- PPO's, of another TRL (tests/data/ppo_steps.csv, by bench/torch_ppo.py) ---- */
+
+static void check_ppo(const char *config, const char *name, unsigned response,
+                      const char *checkpointing, uint64_t kept, uint64_t peak)
+{
+    char on[32], scored[48];
+    const bool casts = strcmp(name, "ppo-autocast") == 0, adapts = strcmp(name, "ppo-lora") == 0;
+    const char *pairs[PAIRS_MOST] = {COMMON, "trainer=ppo", on, scored};
+    size_t count = 7;
+    struct step step;
+    struct tdm_error err = {.message = ""};
+    struct row row = {.kept = kept, .peak = peak};
+    snprintf(on, sizeof(on), "checkpointing=%s", checkpointing);
+    snprintf(scored, sizeof(scored), "max_completion_length=%u", response);
+    snprintf(row.config, sizeof(row.config), "%s", config);
+    snprintf(row.name, sizeof(row.name), "%s", name);
+    snprintf(row.checkpointing, sizeof(row.checkpointing), "%s", checkpointing);
+    if (casts || adapts)
+        pairs[count++] = "autocast=bf16";
+    if (adapts) {
+        pairs[count++] = "lora_rank=8";
+        pairs[count++] = "lora=peft";
+    }
+    if (predict(config, pairs, count, &step, &err) != TDM_OK)
+        fail_msg("%s, %s: %s", config, name, err.message);
+    const uint64_t random = strcmp(checkpointing, "on") == 0 ? step.layers * CPU_RANDOM_STATE : 0;
+    const uint64_t before = step.torch.before_bytes;
+    check(&row, "kept", step.torch.end_bytes[TDM_PHASE_FORWARD] - before, kept - random);
+    check(&row, "peak", step.torch.phases[TDM_PHASE_BACKWARD].requested - before, peak - random);
+}
+
+static void ppo_steps_are_those_of_pytorch(void **state)
+{
+    char path[PATH_BYTES], line[256], config[32], name[32], checkpointing[16];
+    unsigned response, rows = 0;
+    uint64_t kept, peak;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/tests/data/ppo_steps.csv", source());
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "%31[^,],%31[^,],%u,%15[^,],%" SCNu64 ",%" SCNu64, config, name, &response,
+                   checkpointing, &kept, &peak) == 6) {
+            check_ppo(config, name, response, checkpointing, kept, peak);
+            rows++;
+        }
+    fclose(file);
+    assert_int_equal(rows, 24);
 }
 
 /* ---- by hand ---- */
@@ -219,6 +273,30 @@ static void teachers_add_their_weights(void **state)
     assert_true(same.torch.before_bytes >= 2 * same.weights);
 }
 
+/* A frozen reference and reward model, and a value model that is trained: each of its own; of the
+ * reward and the value model the head is one row. Adapters leave the reference out. */
+static void ppo_has_four_models(void **state)
+{
+    struct step policy, four, three, named;
+    char scorer[PATH_BYTES];
+    (void)state;
+    ASK(&policy, "llama", "trainer=dpo", "precompute_ref_log_probs=yes", "lora_rank=8");
+    ASK(&three, "llama", "trainer=ppo", "lora_rank=8", "max_completion_length=1");
+    ASK(&policy, "llama", "trainer=grpo");
+    ASK(&four, "llama", "trainer=ppo", "max_completion_length=1");
+    const uint64_t head = UINT64_C(2) * (1024 - 1) * 256;
+    const uint64_t scores = UINT64_C(2) * 1024 * 4; /* of what was generated */
+    assert_int_equal(four.torch.before_bytes - policy.torch.before_bytes,
+                     3 * (four.weights + BUFFERS_BYTES) - 2 * head + scores -
+                         512); /* and no loss */
+    assert_true(four.torch.before_bytes > three.torch.before_bytes + four.weights / 2);
+    snprintf(scorer, sizeof(scorer), "reward_model=%s/tests/data/configs/families/llama.json",
+             source());
+    ASK(&named, "llama", "trainer=ppo", "max_completion_length=1", scorer);
+    assert_int_equal(named.torch.peak.requested, four.torch.peak.requested);
+    REFUSES("four models", "trainer=ppo", "compile=layers");
+}
+
 static void vllm_takes_its_share(void **state)
 {
     struct step without, awake, asleep;
@@ -233,6 +311,50 @@ static void vllm_takes_its_share(void **state)
     assert_true(asleep.torch.before_bytes - without.torch.before_bytes < share / 10);
     /* While it generates, it is awake. */
     assert_true(asleep.torch.peak.requested > share / 10 * 9);
+}
+
+/* Unsloth's vLLM has the weights that are trained on. Its cache is as large, or, where these have 4
+ * bits, larger by what they are smaller. */
+static void unsloth_shares_weights(void **state)
+{
+    struct step own, shared, asleep, narrow, without;
+    (void)state;
+    ASK(&without, "llama", "trainer=grpo", "lora_rank=8");
+    ASK(&own, "llama", "trainer=grpo", "lora_rank=8", "use_vllm=yes");
+    ASK(&shared, "llama", "trainer=grpo", "lora_rank=8", "use_vllm=yes", "fast_inference=yes");
+    const uint64_t once = own.torch.before_bytes - shared.torch.before_bytes;
+    assert_true(once >= shared.weights && once < shared.weights + (UINT64_C(4) << 20));
+    ASK(&asleep, "llama", "trainer=grpo", "lora_rank=8", "use_vllm=yes", "fast_inference=yes",
+        "vllm_enable_sleep_mode=yes", "lora_kernels=unsloth");
+    assert_true(asleep.torch.before_bytes < shared.torch.before_bytes / 10);
+    assert_true(asleep.torch.before_bytes > without.torch.before_bytes);
+    ASK(&narrow, "llama", "trainer=grpo", "lora_rank=8", "use_vllm=yes", "fast_inference=yes",
+        "quantization=nf4");
+    /* what the training has less, the cache has more */
+    const int64_t more = (int64_t)narrow.torch.before_bytes - (int64_t)shared.torch.before_bytes;
+    assert_true(more > -(INT64_C(1) << 20) && more < (INT64_C(1) << 20));
+    REFUSES("Unsloth's functions with trainer", "trainer=dpo", "lora_rank=8",
+            "lora_kernels=unsloth");
+}
+
+/* All micro-batches of a step are generated at once, so their K and V are there together. */
+static void micro_batches_are_generated_together(void **state)
+{
+    struct step one, four, said;
+    (void)state;
+    ASK(&one, "llama", "trainer=grpo", "checkpointing=on", "max_completion_length=1",
+        "steps_per_generation=64");
+    ASK(&four, "llama", "trainer=grpo", "checkpointing=on", "max_completion_length=1",
+        "steps_per_generation=64", "gradient_accumulation_steps=4");
+    assert_true(four.torch.phases[TDM_PHASE_FORWARD].requested >=
+                one.torch.phases[TDM_PHASE_FORWARD].requested);
+    ASK(&four, "llama", "trainer=grpo", "gradient_accumulation_steps=4096");
+    ASK(&said, "llama", "trainer=grpo", "gradient_accumulation_steps=4096",
+        "steps_per_generation=4096");
+    assert_int_equal(four.torch.peak.requested, said.torch.peak.requested);
+    ASK(&one, "llama", "trainer=grpo", "gradient_accumulation_steps=4096",
+        "steps_per_generation=1");
+    assert_true(four.torch.peak.requested > one.torch.peak.requested);
 }
 
 /* ---- shared among ranks ---- */
@@ -419,9 +541,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_those_of_pytorch),
+        cmocka_unit_test(ppo_steps_are_those_of_pytorch),
         cmocka_unit_test(references_add_their_weights),
         cmocka_unit_test(teachers_add_their_weights),
+        cmocka_unit_test(ppo_has_four_models),
         cmocka_unit_test(vllm_takes_its_share),
+        cmocka_unit_test(unsloth_shares_weights),
+        cmocka_unit_test(micro_batches_are_generated_together),
         cmocka_unit_test(fsdp_gathers_the_whole_reference),
         cmocka_unit_test(zero_shards_the_reference_at_stage_3),
         cmocka_unit_test(generation_gathers_what_zero3_shards),
