@@ -44,8 +44,9 @@ static bool has_experts(const struct tdm_torch_model *t, uint32_t group)
 /* Ranks that share a copy of a group's parameters: of experts those that have the same experts. */
 static uint64_t shard_ranks(const struct tdm_torch_model *t, uint32_t group)
 {
-    return tdm_fsdp_shards(&t->settings) /
-           (has_experts(t, group) ? tdm_fsdp_expert_ranks(&t->settings) : 1);
+    return has_experts(t, group)
+               ? tdm_fsdp_expert_shards(&t->settings) / tdm_fsdp_expert_ranks(&t->settings)
+               : tdm_fsdp_shards(&t->settings);
 }
 
 /* Experts of more ranks than there are experts are divided by rows of each of them, so that ranks
@@ -53,7 +54,7 @@ static uint64_t shard_ranks(const struct tdm_torch_model *t, uint32_t group)
 static bool is_scattered(const struct tdm_torch_model *t, uint32_t group)
 {
     return has_experts(t, group) && shard_ranks(t, group) > 1 &&
-           tdm_fsdp_shards(&t->settings) > t->config->experts.count;
+           tdm_fsdp_expert_shards(&t->settings) > t->config->experts.count;
 }
 
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint32_t group, uint64_t rows)

@@ -434,7 +434,7 @@ static const struct tdm_method_key keys_parts[] = {
 static enum tdm_status check_experts(const struct tdm_model *model,
                                      const struct tdm_torch_settings *s, struct tdm_error *err)
 {
-    const uint64_t degree = s->fsdp.expert_ranks, shards = tdm_fsdp_shards(s);
+    const uint64_t degree = s->fsdp.expert_ranks, shards = tdm_fsdp_expert_shards(s);
     char divisors[TDM_DIVISORS_BYTES];
     if (degree <= 1 || model->experts.count == 0)
         return TDM_OK;
@@ -450,7 +450,6 @@ static enum tdm_status check_experts(const struct tdm_model *model,
     const char *what = s->fsdp.version_1         ? "fsdp_version=1"
                        : s->fsdp.shards_on_gpu   ? "init_device=cuda"
                        : s->fsdp.offload         ? "offload_policy=cpu"
-                       : tdm_tensor_ranks(s) > 1 ? "tensor_parallel_degree"
                        : s->lora_rank > 0        ? "lora_rank"
                        : s->checkpointing == TDM_CHECKPOINTING_REENTRANT
                            ? "checkpointing=on-reentrant"
@@ -654,7 +653,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
         sum_experts(model, s, cost);
     }
     if (tdm_fsdp_expert_ranks(s) > 1) { /* they have collectives of their own */
-        const double experts = tdm_titan_elements(model);
+        const double experts = tdm_titan_elements(model) / (double)tensor;
         whole -= experts;
         again -= s->fsdp.reshard == TDM_RESHARD_NO ? 0 : experts;
         reduced -= experts * shard_bytes;

@@ -268,7 +268,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     struct tdm_eager_value *heads =
         tdm_torch_attention(m, t, layer, turned_q, turned_k, v, mask, kept);
     struct tdm_eager_value *merged =
-        tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
+        tdm_reshape(m, heads, x->rows, tdm_value_elements(heads) / x->rows);
     tdm_drop(m, heads);
     if (gate != NULL) {
         struct tdm_eager_value *open = tdm_sigmoid(m, gate);
@@ -593,7 +593,10 @@ static struct tdm_eager_value *run_second(struct tdm_eager *m, const void *model
         made = tdm_replace(m, made, tdm_add(m, made, shared));
         tdm_drop(m, shared);
     }
-    return made;
+    /* By transformers' plan experts' results are summed in place. */
+    return layer->router != NULL && !tdm_tensor_is_planned(&t->settings)
+               ? tdm_tensor_scatter(t, made)
+               : made;
 }
 
 static struct tdm_eager_value *run_first(struct tdm_eager *m, const void *model, uint32_t number,

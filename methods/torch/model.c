@@ -295,6 +295,7 @@ static void add_shared_expert(struct tdm_torch_model *t, uint32_t number)
     if (tdm_model_tensor(t->config, number, TDM_ROLE_SHARED_GATE) == NULL)
         return;
     t->layers[number].shared = shared;
+    shared->is_part = tdm_tensor_ranks(&t->settings) > 1 && !tdm_tensor_is_planned(&t->settings);
     shared->weight[TDM_PROJECTION_GATE] = add_linear(t, number, TDM_ROLE_SHARED_GATE);
     shared->weight[TDM_PROJECTION_UP] = add_linear(t, number, TDM_ROLE_SHARED_UP);
     shared->weight[TDM_PROJECTION_DOWN] = add_linear(t, number, TDM_ROLE_SHARED_DOWN);
@@ -508,7 +509,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     uint64_t tensor_ranks = tdm_tensor_ranks(settings);
-    struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
+    struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, settings) : NULL;
     const size_t mixtures = (size_t)config->layers * tdm_torch_expert_modules(config, settings);
     /* and a shared expert with its gate, and a router */
     size_t projections = (size_t)config->layers * (TDM_PROJECTIONS + 5) + 3 * mixtures;
