@@ -651,7 +651,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     tdm_label(m, "input_layernorm");
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
     struct tdm_eager_value *normed = run_module(t, number, x, false, run_first_norm);
-    struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
+    struct tdm_eager_value *tokens = tdm_tensor_gather_input(t, normed);
     struct tdm_eager_value *kept = NULL,
                            *attended = t->settings.checkpointing == TDM_CHECKPOINTING_MODULES
                                            ? run_module(t, number, tokens, true, run_first)
@@ -669,7 +669,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     normed = run_module(t, number, middle, false, run_second_norm);
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
-    tokens = tdm_tensor_gather(t, normed);
+    tokens = tdm_tensor_gather_input(t, normed);
     struct tdm_eager_value *made = run_module(t, number, tokens, false, run_second);
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, tokens);

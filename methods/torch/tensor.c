@@ -16,6 +16,7 @@
 
 #include "base/size.h"
 #include "methods/divisors.h"
+#include "methods/eager/float8.h"
 #include "methods/eager/ops.h"
 #include "methods/method.h"
 #include "methods/torch/parts.h"
@@ -50,10 +51,10 @@ static uint64_t ranks_of(const struct tdm_torch_model *t)
 /* What comes from all ranks lies rank by rank. Of one sequence that is the order of tokens; of
  * several it is copied (_maybe_view_chunk_cat). */
 static struct tdm_eager_value *gather_rows(const struct tdm_torch_model *t, uint64_t rows,
-                                           uint64_t columns)
+                                           uint64_t columns, uint16_t bytes)
 {
-    struct tdm_eager_value *y = tdm_value_new(t->m, rows, columns, BF16);
-    return t->settings.batch > 1 ? tdm_replace(t->m, y, tdm_value_new(t->m, rows, columns, BF16))
+    struct tdm_eager_value *y = tdm_value_new(t->m, rows, columns, bytes);
+    return t->settings.batch > 1 ? tdm_replace(t->m, y, tdm_value_new(t->m, rows, columns, bytes))
                                  : y;
 }
 
@@ -81,7 +82,7 @@ static void scatter_backward(struct tdm_eager *m, struct tdm_node *node,
 {
     const struct tdm_torch_model *t = node->context;
     (void)m;
-    results[0] = gather_rows(t, grads[0]->rows * ranks_of(t), grads[0]->columns);
+    results[0] = gather_rows(t, grads[0]->rows * ranks_of(t), grads[0]->columns, BF16);
 }
 
 /* all_reduce copies what it sums, in the backward of what all ranks read. */
@@ -145,7 +146,26 @@ struct tdm_eager_value *tdm_tensor_gather(const struct tdm_torch_model *t,
     if (ranks_of(t) == 1 || tdm_tensor_is_planned(&t->settings))
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(t->m, &gather_op, &x, 1);
-    return finish(t, node, gather_rows(t, x->rows * ranks_of(t), x->columns));
+    return finish(t, node, gather_rows(t, x->rows * ranks_of(t), x->columns, BF16));
+}
+
+/* Float8ColwiseParallel and Float8RowwiseParallel: what is cast at once stays in 8 bits for the
+ * products, and so it is gathered (torchao float8/float8_tensor_parallel.py). */
+static bool casts_inputs(const struct tdm_torch_model *t)
+{
+    return ranks_of(t) > 1 && t->settings.float8 == TDM_FLOAT8_TENSORWISE;
+}
+
+struct tdm_eager_value *tdm_tensor_gather_input(const struct tdm_torch_model *t,
+                                                struct tdm_eager_value *x)
+{
+    if (!casts_inputs(t))
+        return tdm_tensor_gather(t, x);
+    struct tdm_node *node = tdm_node_new(t->m, &gather_op, &x, 1);
+    struct tdm_eager_value *bits = tdm_float8_cast(t->m, x);
+    struct tdm_eager_value *y = gather_rows(t, x->rows * ranks_of(t), x->columns, FLOAT8);
+    tdm_drop(t->m, bits);
+    return finish(t, node, y);
 }
 
 struct tdm_eager_value *tdm_tensor_scatter(const struct tdm_torch_model *t,
@@ -189,6 +209,10 @@ static enum tdm_tensor_style style_of(const struct tdm_torch_model *t, enum tdm_
 struct tdm_eager_value *tdm_tensor_enter(const struct tdm_torch_model *t, enum tdm_projection p,
                                          struct tdm_eager_value *x)
 {
+    if (casts_inputs(t) && style_of(t, p) == TDM_STYLE_ROWS) {
+        struct tdm_node *node = tdm_node_new(t->m, &sum_op, &x, 1);
+        return tdm_node_finish(t->m, node, tdm_float8_cast(t->m, x));
+    }
     if (!tdm_tensor_is_planned(&t->settings))
         return tdm_take(x);
     switch (style_of(t, p)) {

@@ -52,6 +52,9 @@ void tdm_tensor_part_free(struct tdm_model *part);
 /* Hidden states of all tokens, from a rank's tokens, if it has not all. x is borrowed. */
 struct tdm_eager_value *tdm_tensor_gather(const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x);
+/* The same of what projections read, which may be cast to 8 bits first. */
+struct tdm_eager_value *tdm_tensor_gather_input(const struct tdm_torch_model *t,
+                                                struct tdm_eager_value *x);
 /* A sum over ranks: a rank's tokens of it, or all. Takes x. */
 struct tdm_eager_value *tdm_tensor_scatter(const struct tdm_torch_model *t,
                                            struct tdm_eager_value *x);

@@ -224,8 +224,9 @@ static enum tdm_status check_settings(const struct tdm_model *model,
         {"quantization", NULL, s->quantization != TDM_QUANTIZATION_NONE},
         {"float8_recipe", NULL,
          s->float8 != TDM_FLOAT8_NO &&
-             (planned || (s->float8 != TDM_FLOAT8_ROWWISE &&
-                          s->float8 != TDM_FLOAT8_ROWWISE_WITH_GW_HP))},
+             (planned || s->float8 == TDM_FLOAT8_TE || s->float8 == TDM_FLOAT8_BLOCKWISE ||
+              (s->float8 == TDM_FLOAT8_TENSORWISE &&
+               (model->experts.count > 0 || model->latent.kv_rank > 0 || adapts)))},
         {"liger", NULL, !planned && s->liger != 0},
         {"logits=fused", "Liger's loss is given a weight of which a rank has a part",
          s->logits == TDM_LOGITS_FUSED},
