@@ -26,7 +26,10 @@ static uint16_t bytes_of_new_shard(const struct tdm_torch_model *t, uint64_t row
                                    bool trained)
 {
     const bool packed = t->quantized != NULL && !trained && columns == 1 && rows > 1;
-    return packed || (!trained && !t->settings.fp32_weights) ? BF16 : shard_bytes(t);
+    return packed || (!trained && !t->settings.fp32_weights) ||
+                   (trained && tdm_torch_is_narrow(&t->settings))
+               ? BF16
+               : shard_bytes(t);
 }
 
 /* A shard of fp32 is cast to bf16 to be gathered; others are gathered as they are
@@ -356,7 +359,7 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
     case TDM_REDUCE_FP32:
         return FP32;
     default:
-        return t->settings.fp32_weights ? FP32 : BF16;
+        return t->settings.fp32_weights && !tdm_torch_is_narrow(&t->settings) ? FP32 : BF16;
     }
 }
 

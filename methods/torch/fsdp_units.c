@@ -522,10 +522,14 @@ static enum tdm_status check_optimizer(const struct tdm_model *model,
                   ? "Muon with dp_replicate_size is not modelled"
                   : NULL;
     } else if (optimizer == TDM_TORCH_GALORE || optimizer == TDM_TORCH_GALORE_8BIT) {
-        why = flat                                 ? FLAT
-              : optimizer == TDM_TORCH_GALORE_8BIT ? "fully_shard has DTensors, which bitsandbytes "
-                                                     "refuses"
-                                                   : "projections of shards are not modelled";
+        why = flat                                   ? FLAT
+              : optimizer == TDM_TORCH_GALORE_8BIT   ? "fully_shard has DTensors, which bitsandbytes "
+                                                       "refuses"
+              : tdm_fsdp_replicas(&torch->fsdp) > 1  ? "GaLore with dp_replicate_size is not modelled"
+              : torch->fsdp.expert_ranks > 1         ? "GaLore with expert_parallel_degree is not "
+                                                       "modelled"
+                                                     : NULL;
+        instead = optimizer == TDM_TORCH_GALORE_8BIT && !flat ? "--set optimizer=galore" : NULL;
     }
     if (why == NULL)
         return TDM_OK;

@@ -333,6 +333,16 @@ static const struct tdm_key_need needs_version = {
 static const struct tdm_key_need needs_liger = {"without liger's norms, rotations or loss",
                                                 has_liger};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
+/* FSDP 1 makes fp32 what is trained; DeepSpeed has masters of its own. */
+static bool has_wide_weights(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->fp32_weights && !torch->peft && torch->adapter == TDM_ADAPTER_LORA &&
+           (torch->wrapper != &tdm_fsdp_wrapper || !torch->fsdp.version_1);
+}
+
+static const struct tdm_key_need needs_wide_weights = {
+    "without weights_dtype=fp32 and LoRA, and with lora=peft or fsdp_version=1", has_wide_weights};
 static const struct tdm_key_need needs_own_dtype = {
     "among shards of fp32, as which adapters are made anyway", casts_adapters};
 static bool has_gptq(const struct tdm_key_case *c)
@@ -395,6 +405,29 @@ static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 static const struct tdm_key_need needs_galore = {"without optimizer=galore or galore-8bit",
                                                  has_galore};
+
+static bool has_scores(const struct tdm_key_case *c)
+{
+    const enum tdm_torch_attention attention = c->settings->torch.attention;
+    return attention == TDM_TORCH_EAGER || attention == TDM_TORCH_MATERIALIZED;
+}
+
+static const struct tdm_key_need needs_scores = {
+    "without attention=eager: kernels keep no mask but a seed", has_scores};
+
+/* A share that is below 1. */
+static enum tdm_status read_dropout(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
+                        key->name, value);
+    *(double *)(void *)((char *)settings + key->field) = share;
+    return TDM_OK;
+}
 
 /* ---- tables ---- */
 
@@ -533,6 +566,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
      "is said sdpa, but eager where attention has sinks",
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
+    {"attention_dropout", "0|0.1", "0",
+     "of attention=eager: dropout of scores, any share below 1; what the model's config says counts "
+     "anyway",
+     read_dropout, FIELD(torch.attention_dropout), .needs = {&needs_scores}},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
      "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|ao-adamw-8bit|adafactor|muon|adam-mini|galore|galore-8bit",
@@ -541,6 +578,9 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "managed memory; torchao's of 4 bits, fp8 and 8 bits (ao-); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
+     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
+     .needs = {&needs_galore}},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -591,6 +631,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
+    {"lora_dtype", "weights|bf16", "weights",
+     "of adapters among weights of fp32; bf16: as TRL makes those of quantized weights",
+     tdm_key_read_switch, FIELD(torch.narrow_adapters),
+     .needs = {&tdm_need_lora, &needs_wide_weights}},
     {"use_rslora", "no|yes", "no", "rank-stabilised LoRA: adapters are scaled by another number",
      tdm_key_read_switch, FIELD(torch.rank_stabilised), .needs = {&needs_nothing}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
@@ -639,25 +683,8 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"lora_kernels", "none|unsloth", "none",
      "unsloth: its functions of q, k and v with their adapters, of the output and of the MLP with theirs",
      tdm_key_read_choice, FIELD(torch.lora_kernels), .needs = {&tdm_need_lora}},
-    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
-     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
-     .needs = {&needs_galore}},
     {.name = NULL},
 };
-
-/* A share that is below 1. */
-static enum tdm_status read_dropout(const struct tdm_method_key *key, const char *value,
-                                    struct tdm_method_settings *settings, struct tdm_error *err)
-{
-    char *end;
-    double share = strtod(value, &end);
-    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
-                        key->name, value);
-    settings->torch.lora_dropout = share;
-    return TDM_OK;
-}
 
 /* Names separated by commas or spaces, or none. */
 static enum tdm_status read_modules(const struct tdm_method_key *key, const char *value,
@@ -697,7 +724,7 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "modules of which copies are trained beside adapters", .read = read_modules,
      .needs = {&tdm_need_lora}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
-     .read = read_dropout, .needs = {&tdm_need_lora, &needs_dropout}},
+     .read = read_dropout, FIELD(torch.lora_dropout), .needs = {&tdm_need_lora, &needs_dropout}},
     {"autocast", "weights|bf16|no", "weights",
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments; no: "
      "fp32 weights make all values fp32",

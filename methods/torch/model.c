@@ -427,8 +427,9 @@ static void add_copies(struct tdm_torch_model *t)
         if ((t->settings.modules_to_save & copies[i].module) == 0)
             continue;
         t->m->label = (struct tdm_label){.name = copies[i].name, .layer = TDM_NO_LAYER};
-        *places[i] = tdm_torch_add_parameter(t, copies[i].number, (*places[i])->rows,
-                                             (*places[i])->columns, t->weight_bytes, true);
+        *places[i] = tdm_torch_add_parameter(
+            t, copies[i].number, (*places[i])->rows, (*places[i])->columns,
+            tdm_torch_is_narrow(&t->settings) ? BF16 : t->weight_bytes, true);
     }
 }
 
@@ -545,6 +546,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     }
     const bool widens = tdm_fsdp_widens_adapters(settings);
     t->wide_adapters = settings->lora_rank > 0 && settings->peft;
+    t->settings.narrow_adapters = tdm_torch_is_narrow(settings);
     if (w->mixes_precision && !widens) /* it casts adapters too */
         t->settings.peft = false;
     if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)

@@ -153,6 +153,13 @@ static inline uint64_t tdm_fsdp_expert_shards(const struct tdm_torch_settings *s
     return tdm_fsdp_shards(s) * tdm_tensor_ranks(s);
 }
 
+/* Is what is trained bf16, beside frozen weights of fp32? */
+static inline bool tdm_torch_is_narrow(const struct tdm_torch_settings *s)
+{
+    return s->narrow_adapters && s->lora_rank > 0 && s->adapter == TDM_ADAPTER_LORA &&
+           s->fp32_weights && !s->peft && !s->fsdp.version_1;
+}
+
 /* Makes the next parameter as the wrapper does, of a module. */
 struct tdm_eager_value *tdm_torch_add_parameter(struct tdm_torch_model *t, uint32_t module,
                                                 uint64_t rows, uint64_t columns,
