@@ -320,15 +320,18 @@ static enum tdm_status set_units(const struct tdm_from_reading *r)
         snprintf(path, sizeof(path), "parallelism");
     else
         snprintf(path, sizeof(path), "%s%s%s", dated[told].section,
-                 dated[told].key == NULL ? "" : ".", dated[told].key == NULL ? "" : dated[told].key);
+                 dated[told].key == NULL ? "" : ".",
+                 dated[told].key == NULL ? "" : dated[told].key);
     enum tdm_status status =
-        later < DATED ? tdm_from_note(r, path, "shows a torchtitan since 28 July 2025: units=layers+ends")
-        : ends ? tdm_from_lack(r, path,
-                               "no key shows whether torchtitan is of before 28 July 2025; taken as "
-                               "later (units=layers+ends), else --set units=layers")
-               : tdm_from_lack(r, path,
-                               "shows a torchtitan of before 28 July 2025, so units=layers; for a "
-                               "later one --set units=layers+ends");
+        later < DATED
+            ? tdm_from_note(r, path, "shows a torchtitan since 28 July 2025: units=layers+ends")
+        : ends
+            ? tdm_from_lack(r, path,
+                            "no key shows whether torchtitan is of before 28 July 2025; taken as "
+                            "later (units=layers+ends), else --set units=layers")
+            : tdm_from_lack(r, path,
+                            "shows a torchtitan of before 28 July 2025, so units=layers; for a "
+                            "later one --set units=layers+ends");
     return status == TDM_OK ? tdm_from_pair(r, "units", ends ? "layers+ends" : "layers") : status;
 }
 

@@ -498,8 +498,7 @@ bool tdm_torch_compiles_checkpoint(const struct tdm_torch_model *t, uint32_t num
            !t->caches && t->mask == NULL && t->window_mask == NULL &&
            (s->attention == TDM_TORCH_SDPA || s->attention == TDM_TORCH_SDPA_FLASH) &&
            s->context.divider == NULL && tdm_tensor_ranks(s) == 1 && s->mlp_tiles == 0 &&
-           s->liger == 0 && (s->lora_rank == 0 || !s->peft) &&
-           (!adapts || s->lora_dropout <= 0) &&
+           s->liger == 0 && (s->lora_rank == 0 || !s->peft) && (!adapts || s->lora_dropout <= 0) &&
            s->checkpoint_offload == TDM_CHECKPOINTS_HERE && s->wrapper->enter_module == NULL &&
            !s->shifted && !s->materialized_groups &&
            (layer->down[TDM_PROJECTION_Q] == NULL || (adapts && !selects(t)));

@@ -226,7 +226,7 @@ struct tdm_eager_value *tdm_titan_experts(struct tdm_eager *m, const struct tdm_
     const struct torch_layer *layer = &t->layers[number];
     const uint64_t pairs = x->rows * experts->per_token,
                    own = pairs / tdm_tensor_ranks(&t->settings); /* ReordererSequenceParallel */
-    const bool before = experts->all_rows; /* score_before_experts */
+    const bool before = experts->all_rows;                       /* score_before_experts */
     struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns), *sorted;
     struct routes r = route(m, t, layer, flat);
     struct tdm_eager_value *order = tdm_torch_sort(m, own, &sorted);

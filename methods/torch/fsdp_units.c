@@ -447,10 +447,10 @@ static enum tdm_status check_experts(const struct tdm_model *model,
         return tdm_hint(err, "degrees that do: %s",
                         tdm_divisors_format(common, 1, UINT64_MAX, divisors));
     }
-    const char *what = s->fsdp.version_1         ? "fsdp_version=1"
-                       : s->fsdp.shards_on_gpu   ? "init_device=cuda"
-                       : s->fsdp.offload         ? "offload_policy=cpu"
-                       : s->lora_rank > 0        ? "lora_rank"
+    const char *what = s->fsdp.version_1       ? "fsdp_version=1"
+                       : s->fsdp.shards_on_gpu ? "init_device=cuda"
+                       : s->fsdp.offload       ? "offload_policy=cpu"
+                       : s->lora_rank > 0      ? "lora_rank"
                        : s->checkpointing == TDM_CHECKPOINTING_REENTRANT
                            ? "checkpointing=on-reentrant"
                        : s->checkpointing == TDM_CHECKPOINTING_MODULES ? "checkpointing=modules"
@@ -522,13 +522,14 @@ static enum tdm_status check_optimizer(const struct tdm_model *model,
                   ? "Muon with dp_replicate_size is not modelled"
                   : NULL;
     } else if (optimizer == TDM_TORCH_GALORE || optimizer == TDM_TORCH_GALORE_8BIT) {
-        why = flat                                   ? FLAT
-              : optimizer == TDM_TORCH_GALORE_8BIT   ? "fully_shard has DTensors, which bitsandbytes "
-                                                       "refuses"
-              : tdm_fsdp_replicas(&torch->fsdp) > 1  ? "GaLore with dp_replicate_size is not modelled"
-              : torch->fsdp.expert_ranks > 1         ? "GaLore with expert_parallel_degree is not "
-                                                       "modelled"
-                                                     : NULL;
+        why = flat                                 ? FLAT
+              : optimizer == TDM_TORCH_GALORE_8BIT ? "fully_shard has DTensors, which bitsandbytes "
+                                                     "refuses"
+              : tdm_fsdp_replicas(&torch->fsdp) > 1
+                  ? "GaLore with dp_replicate_size is not modelled"
+              : torch->fsdp.expert_ranks > 1 ? "GaLore with expert_parallel_degree is not "
+                                               "modelled"
+                                             : NULL;
         instead = optimizer == TDM_TORCH_GALORE_8BIT && !flat ? "--set optimizer=galore" : NULL;
     }
     if (why == NULL)

@@ -41,7 +41,7 @@ struct torch_layer {
     struct tdm_eager_value *router, *experts_gate_up,
         *experts_down; /* NULL if the model has none */
     struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
-    struct torch_layer *shared;  /* an MLP, the expert that every token has, or NULL */
+    struct torch_layer *shared; /* an MLP, the expert that every token has, or NULL */
     bool is_part; /* of a sum over tensor ranks, which is made after it: of a shared expert */
     struct torch_layer *experts; /* MLPs that are modules of their own, or NULL: they are joined */
     struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2]; /* or NULL */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensor parallelism beneath fully_shard: what ranks gather and sum. What a rank has of a model is
- * a model with smaller matrices (tensor_plan.c). As torchtitan's apply_tp has it, ranks divide heads, MLP and
- * vocabulary, and between these the tokens: hidden states are gathered before attention, MLP and
- * head, and the sums of o_proj, down_proj and the embedding are scattered. By transformers' tp_plan
- * (tp_size) all ranks have all tokens: each product that is divided by rows has a gradient of its
- * input that is summed, and the sums of the others are. Sources, torch 2.11:
+ * a model with smaller matrices (tensor_plan.c). As torchtitan's apply_tp has it, ranks divide
+ * heads, MLP and vocabulary, and between these the tokens: hidden states are gathered before
+ * attention, MLP and head, and the sums of o_proj, down_proj and the embedding are scattered. By
+ * transformers' tp_plan (tp_size) all ranks have all tokens: each product that is divided by rows
+ * has a gradient of its input that is summed, and the sums of the others are. Sources, torch 2.11:
  * torch/distributed/tensor/parallel/{style,loss}.py, tensor/placement_types.py
  * (_to_replicate_tensor, _reduce_shard_tensor, _MaskPartial), _functional_collectives.py
  * (all_gather_tensor, reduce_scatter_tensor, all_reduce); torchtitan 0.2,
@@ -346,8 +346,9 @@ static bool gathers_logits(const struct tdm_torch_settings *s)
 struct tdm_eager_value *tdm_tensor_head(const struct tdm_torch_model *t, struct tdm_eager_value *x)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_eager_value *input = tdm_tensor_is_planned(&t->settings) ? tdm_mark(m, &read_op, 0, NULL, x)
-                                                             : tdm_tensor_gather(t, x);
+    struct tdm_eager_value *input = tdm_tensor_is_planned(&t->settings)
+                                        ? tdm_mark(m, &read_op, 0, NULL, x)
+                                        : tdm_tensor_gather(t, x);
     struct tdm_eager_value *logits =
         tdm_torch_linear(m, t, input, t->head, t->head_bias, TDM_MODULE_HEAD);
     tdm_drop(m, input);

@@ -26,24 +26,24 @@ static const struct family {
     const char *architecture;
     enum attention attention;
 } families[] = {
-    {"ApertusForCausalLM", BY_HEADS},    {"ArceeForCausalLM", BY_HEADS},
-    {"CohereForCausalLM", BY_HEADS},     {"Cohere2ForCausalLM", BY_HEADS},
-    {"DeepseekV2ForCausalLM", LATENT},   {"DeepseekV3ForCausalLM", UNDIVIDED},
-    {"Dots1ForCausalLM", BY_HEADS},      {"Ernie4_5ForCausalLM", BY_HEADS},
-    {"Exaone4ForCausalLM", BY_HEADS},    {"GemmaForCausalLM", BY_HEADS},
-    {"Gemma2ForCausalLM", BY_HEADS},     {"Gemma3ForCausalLM", BY_HEADS},
-    {"GlmForCausalLM", BY_HEADS},        {"Glm4ForCausalLM", BY_HEADS},
-    {"Glm4MoeForCausalLM", BY_HEADS},    {"GraniteForCausalLM", BY_HEADS},
-    {"LlamaForCausalLM", BY_HEADS},      {"MiniMaxM2ForCausalLM", GATHERED},
-    {"MinistralForCausalLM", BY_HEADS},  {"Ministral3ForCausalLM", BY_HEADS},
-    {"MistralForCausalLM", BY_HEADS},    {"MixtralForCausalLM", BY_HEADS},
-    {"OlmoForCausalLM", BY_HEADS},       {"Olmo2ForCausalLM", GATHERED},
-    {"Olmo3ForCausalLM", GATHERED},      {"OlmoeForCausalLM", GATHERED},
-    {"PhiForCausalLM", BY_HEADS},        {"Phi3ForCausalLM", GATHERED},
-    {"Qwen2ForCausalLM", BY_HEADS},      {"Qwen3ForCausalLM", BY_HEADS},
-    {"Qwen3MoeForCausalLM", BY_HEADS},   {"SeedOssForCausalLM", BY_HEADS},
-    {"SmolLM3ForCausalLM", BY_HEADS},    {"GptOssForCausalLM", NO_PLAN},
-    {"Llama4ForCausalLM", NO_PLAN},      {"Llama4ForConditionalGeneration", NO_PLAN},
+    {"ApertusForCausalLM", BY_HEADS},   {"ArceeForCausalLM", BY_HEADS},
+    {"CohereForCausalLM", BY_HEADS},    {"Cohere2ForCausalLM", BY_HEADS},
+    {"DeepseekV2ForCausalLM", LATENT},  {"DeepseekV3ForCausalLM", UNDIVIDED},
+    {"Dots1ForCausalLM", BY_HEADS},     {"Ernie4_5ForCausalLM", BY_HEADS},
+    {"Exaone4ForCausalLM", BY_HEADS},   {"GemmaForCausalLM", BY_HEADS},
+    {"Gemma2ForCausalLM", BY_HEADS},    {"Gemma3ForCausalLM", BY_HEADS},
+    {"GlmForCausalLM", BY_HEADS},       {"Glm4ForCausalLM", BY_HEADS},
+    {"Glm4MoeForCausalLM", BY_HEADS},   {"GraniteForCausalLM", BY_HEADS},
+    {"LlamaForCausalLM", BY_HEADS},     {"MiniMaxM2ForCausalLM", GATHERED},
+    {"MinistralForCausalLM", BY_HEADS}, {"Ministral3ForCausalLM", BY_HEADS},
+    {"MistralForCausalLM", BY_HEADS},   {"MixtralForCausalLM", BY_HEADS},
+    {"OlmoForCausalLM", BY_HEADS},      {"Olmo2ForCausalLM", GATHERED},
+    {"Olmo3ForCausalLM", GATHERED},     {"OlmoeForCausalLM", GATHERED},
+    {"PhiForCausalLM", BY_HEADS},       {"Phi3ForCausalLM", GATHERED},
+    {"Qwen2ForCausalLM", BY_HEADS},     {"Qwen3ForCausalLM", BY_HEADS},
+    {"Qwen3MoeForCausalLM", BY_HEADS},  {"SeedOssForCausalLM", BY_HEADS},
+    {"SmolLM3ForCausalLM", BY_HEADS},   {"GptOssForCausalLM", NO_PLAN},
+    {"Llama4ForCausalLM", NO_PLAN},     {"Llama4ForConditionalGeneration", NO_PLAN},
 };
 
 static const struct family *family_of(const struct tdm_model *model)
@@ -277,11 +277,11 @@ static enum tdm_status check_model(const struct tdm_model *model,
                               "--set tp_size also Phi, OLMo 2 and GLM-4");
     }
     const struct tdm_experts *e = &model->experts;
-    uint64_t common =
-        divides_heads(model, s) ? tdm_common_divisor(model->query_heads, model->kv_heads)
-        : tdm_tensor_style(model, s, TDM_PROJECTION_O) == TDM_STYLE_ROWS_SPLIT
-            ? (uint64_t)model->kv_heads * model->head_dim
-            : model->intermediate;
+    uint64_t common = divides_heads(model, s)
+                          ? tdm_common_divisor(model->query_heads, model->kv_heads)
+                      : tdm_tensor_style(model, s, TDM_PROJECTION_O) == TDM_STYLE_ROWS_SPLIT
+                          ? (uint64_t)model->kv_heads * model->head_dim
+                          : model->intermediate;
     common = tdm_common_divisor(common, model->intermediate);
     if (e->count > 0 && divides_experts(s))
         common = tdm_common_divisor(common, e->intermediate);
@@ -310,7 +310,8 @@ enum tdm_status tdm_tensor_check(const struct tdm_model *model,
     if (status != TDM_OK)
         return status;
     if (s->ranks % parts != 0 || s->ranks == parts) {
-        tdm_fail(err, TDM_USAGE, "--set %s: %" PRIu64 " GPUs are not two or more shards of %" PRIu64,
+        tdm_fail(err, TDM_USAGE,
+                 "--set %s: %" PRIu64 " GPUs are not two or more shards of %" PRIu64,
                  tdm_tensor_key(s), s->ranks, parts);
         return tdm_hint(err, "--gpus %" PRIu64 "; without shards it is no method here", 2 * parts);
     }

@@ -549,17 +549,16 @@ static void litgpt_shares_shards(void **state)
     assert_int_equal(try_predict("llama-2-7b", "fsdp", 2, tensor, &p, &err), TDM_USAGE);
 }
 
-/* GaLore's moments by fully_shard on two GPUs: of matrices that are tall or square a shard of rows x
- * rank, of wide ones rank x columns, whole; AdamW's of the rest are shards. Besides the projections
- * are whole, of rank x the shorter side. */
+/* GaLore's moments by fully_shard on two GPUs: of matrices that are tall or square a shard of rows
+ * x rank, of wide ones rank x columns, whole; AdamW's of the rest are shards. Besides the
+ * projections are whole, of rank x the shorter side. */
 static void galore_of_shards_by_hand(void **state)
 {
     static const char *const pairs[] = {"optimizer=galore", "galore_rank=64", EXACT, NULL};
     const struct tdm_method_prediction p = predict_by("fsdp", 2, "llama-3.2-1b", pairs);
     /* q, o, k, v, gate, up, down: 2,048 x 2,048, 512 x 2,048, 8,192 x 2,048, 2,048 x 8,192 */
     const uint64_t rank = 64, side = 2048, kv = 512, inner = 8192,
-                   tall = (2 * side + 2 * inner) * rank / 2,
-                   wide = (2 * side + inner) * rank,
+                   tall = (2 * side + 2 * inner) * rank / 2, wide = (2 * side + inner) * rank,
                    projections = (2 * side + 2 * kv + 3 * side) * rank,
                    rest = (UINT64_C(128256) * side + side) / 2 + 16 * side,
                    bytes = 2 * (2 * (16 * (tall + wide) + rest) + 16 * projections);

@@ -631,8 +631,8 @@ static void tensor_parallel_steps_are_those_of_pytorch(void **state)
     char path[1024], line[256], name[64], key[64], gathers[16], config[128], pairs[3][128];
     unsigned long long ranks, rank, kept, peak;
     unsigned rows = 0;
-    const char *const all[] = {
-        "attention=eager", "optimizer=none", "grads=none", YES, pairs[0], pairs[1], pairs[2]};
+    const char *const all[] = {"attention=eager", "optimizer=none", "grads=none", YES,
+                               pairs[0],          pairs[1],         pairs[2]};
     (void)state;
     FILE *file = fopen(path_of("tensor_parallel.csv", path, sizeof(path)), "r");
     assert_non_null(file);
