@@ -333,7 +333,7 @@ static const struct tdm_key_need needs_version = {
 static const struct tdm_key_need needs_liger = {"without liger's norms, rotations or loss",
                                                 has_liger};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
-/* FSDP 1 makes fp32 what is trained; DeepSpeed has masters of its own. */
+/* FSDP 1 makes fp32 what is trained. */
 static bool has_wide_weights(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
@@ -566,10 +566,6 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory; if nothing "
      "is said sdpa, but eager where attention has sinks",
      tdm_key_read_choice, FIELD(torch.attention), .settled = settled_attention},
-    {"attention_dropout", "0|0.1", "0",
-     "of attention=eager: dropout of scores, any share below 1; what the model's config says counts "
-     "anyway",
-     read_dropout, FIELD(torch.attention_dropout), .needs = {&needs_scores}},
     {"optimizer",
      "none|adamw-fused|adamw-foreach|sgd|sgd-momentum|adamw-8bit|paged-adamw-8bit|"
      "paged-adamw-32bit|lion-8bit|lion-32bit|adamw-4bit|adamw-fp8|ao-adamw-8bit|adafactor|muon|adam-mini|galore|galore-8bit",
@@ -578,9 +574,6 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "managed memory; torchao's of 4 bits, fp8 and 8 bits (ao-); Adafactor of transformers; Muon, for all but matrices of layers AdamW; Adam-mini; "
      "GaLore, galore-8bit: with bitsandbytes' states; none: no step is made",
      tdm_key_read_choice, FIELD(torch.optimizer), .compared = "adamw-fused"},
-    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
-     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
-     .needs = {&needs_galore}},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused|score|cut|parts|in-place", "hf",
@@ -631,10 +624,6 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
-    {"lora_dtype", "weights|bf16", "weights",
-     "of adapters among weights of fp32; bf16: as TRL makes those of quantized weights",
-     tdm_key_read_switch, FIELD(torch.narrow_adapters),
-     .needs = {&tdm_need_lora, &needs_wide_weights}},
     {"use_rslora", "no|yes", "no", "rank-stabilised LoRA: adapters are scaled by another number",
      tdm_key_read_switch, FIELD(torch.rank_stabilised), .needs = {&needs_nothing}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
@@ -665,6 +654,10 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
 };
 
 const struct tdm_method_key tdm_keys_module[] = {
+    {"attention_dropout", "0|0.1", "0",
+     "of attention=eager: dropout of scores, any share below 1; what the model's config says counts "
+     "anyway",
+     read_dropout, FIELD(torch.attention_dropout), .needs = {&needs_scores}},
     {"image_tokens", "N", "0",
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
@@ -672,6 +665,17 @@ const struct tdm_method_key tdm_keys_module[] = {
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_plain[] = {
+    {"lora_dtype", "weights|bf16", "weights",
+     "of adapters among weights of fp32; bf16: as TRL makes those of quantized weights",
+     tdm_key_read_switch, FIELD(torch.narrow_adapters),
+     .needs = {&tdm_need_lora, &needs_wide_weights}},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
+     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
+     .needs = {&needs_galore}},
     {.name = NULL},
 };
 

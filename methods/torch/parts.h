@@ -157,7 +157,7 @@ static inline uint64_t tdm_fsdp_expert_shards(const struct tdm_torch_settings *s
 static inline bool tdm_torch_is_narrow(const struct tdm_torch_settings *s)
 {
     return s->narrow_adapters && s->lora_rank > 0 && s->adapter == TDM_ADAPTER_LORA &&
-           s->fp32_weights && !s->peft && !s->fsdp.version_1;
+           s->fp32_weights && !s->peft && (s->wrapper != &tdm_fsdp_wrapper || !s->fsdp.version_1);
 }
 
 /* Makes the next parameter as the wrapper does, of a module. */
