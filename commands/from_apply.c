@@ -92,6 +92,7 @@ static bool says_no(const char *pair)
                                         "gradient_accumulation_steps=1",
                                         "dp_replicate_size=1",
                                         "tensor_parallel_degree=1",
+                                        "tp_size=1",
                                         NULL};
     const char *value = strchr(pair, '=');
     for (const char *const *word = words; *word != NULL && value != NULL; word++)

@@ -4,6 +4,7 @@
  * components/loss, components/_peft/lora.py of Automodel 36044ad3. */
 #include "commands/from_rules.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -173,6 +174,24 @@ static json_int_t ranks_in_parts(const struct tdm_from_reading *r, const char *k
     return ranks > 1 ? ranks : 1;
 }
 
+/* With sequence_parallel tokens are divided between products, else all ranks have all. Its loss
+ * gathers logits (components/distributed/optimized_tp_plans.py, components/loss/masked_ce.py). */
+static enum tdm_status read_tensor(const struct tdm_from_reading *r, const char *path,
+                                   const json_t *value)
+{
+    uint64_t ranks;
+    char text[32];
+    const bool divides = json_is_true(tdm_from_in(r, "distributed", "sequence_parallel"));
+    enum tdm_status status = tdm_from_count(r, path, value, &ranks);
+    if (status != TDM_OK)
+        return status;
+    if (ranks == 1)
+        return tdm_from_note(r, path, "off");
+    snprintf(text, sizeof(text), "%" PRIu64, ranks);
+    status = tdm_from_pair(r, divides ? "tensor_parallel_degree" : "tp_size", text);
+    return status == TDM_OK && divides ? tdm_from_pair(r, "disable_loss_parallel", "yes") : status;
+}
+
 /* Micro-batches of a step: the global batch over all ranks that have data of their own
  * (components/training/step_scheduler.py, components/distributed/mesh_utils.py). */
 static enum tdm_status add_micro_batches(const struct tdm_from_reading *r)
@@ -197,8 +216,10 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
     if (r->from->spread == NULL)
         r->from->spread = "fsdp";
     enum tdm_status status = add_micro_batches(r);
-    if (status == TDM_OK && !json_is_false(tdm_from_in(r, "model", "use_liger_kernel")))
-        status = tdm_from_pair(r, "liger", "all"); /* its loader's default */
+    /* Its loader's default, but for models in parts (_transformers/kernel_patches.py). */
+    if (status == TDM_OK && !json_is_false(tdm_from_in(r, "model", "use_liger_kernel")) &&
+        ranks_in_parts(r, "tp_size") == 1 && ranks_in_parts(r, "cp_size") == 1)
+        status = tdm_from_pair(r, "liger", "all");
     if (status != TDM_OK || tdm_from_is_off(peft))
         return status;
     const json_t *rank = json_object_get(peft, "dim");
@@ -239,13 +260,13 @@ static const struct tdm_from_rule rules[] = {
     {"dataloader.*", IGNORE NO_MEMORY},
     {"distributed.strategy", READ(read_strategy)},
     {"distributed._target_", READ(read_strategy)},
-    {"distributed.tp_size", SET "tensor_parallel_degree"},
+    {"distributed.tp_size", READ(read_tensor)},
     {"distributed.cp_size", READ(tdm_from_read_context)},
     {"distributed.pp_size", ONE "pipelines of fully_shard are not known"},
     {"distributed.ep_size", ONE "expert parallelism of fully_shard is not known"},
     {"distributed.dp_replicate_size", SET "dp_replicate_size"},
     {"distributed.dp_size", IGNORE "all other GPUs share the shards"},
-    {"distributed.sequence_parallel", LACK "activations between products are predicted whole"},
+    {"distributed.sequence_parallel", IGNORE "read with tp_size"},
     {"distributed.activation_checkpointing", READ(read_checkpoints)},
     {"distributed.activation_checkpointing_scope*", IGNORE "the language model's are predicted"},
     {"distributed.defer_fsdp_grad_sync",

@@ -320,7 +320,7 @@ static const struct tdm_from_rule rules[] = {
     {"dp_shard_size", IGNORE "all GPUs share the shards"},
     {"context_parallel_size", ONE RANKS},
     {"sequence_parallel_degree", ONE RANKS},
-    {"tensor_parallel_size", ONE "name the method, --method tensor-parallel"},
+    {"tensor_parallel_size", SET "tp_size"},
     {"expert_parallel_size", ONE "expert parallelism is not known"},
     {"heads_k_stride", IGNORE NO_MEMORY},
     {"ring_attn_func", IGNORE NO_MEMORY},

@@ -253,10 +253,92 @@ static enum tdm_status read_backend(const struct tdm_from_reading *r, const char
                : tdm_from_lack(r, path, "buffers of DeepEP; all-to-alls of PyTorch are predicted");
 }
 
+/* Until 28 July 2025 embedding, last norm and head were one group of fully_shard, the root's; since
+ * then the embedding is one, and the norm with the head (83e69410, Improve reshard_after_forward
+ * logic). Keys that the config had only before that day, and only after it, by the history of
+ * config/job_config.py and config_manager.py. A key of NULL: any of the section. */
+static const struct {
+    const char *section, *key;
+    bool later;
+} dated[] = {
+    {"compile", NULL, true},
+    {"quantize", NULL, true},
+    {"debug", NULL, true},
+    {"model", "hf_assets_path", true},
+    {"training", "dtype", true},
+    {"training", "debug_moe_force_load_balance", true},
+    {"activation_checkpoint", "early_stop", true},
+    {"activation_checkpoint", "memory_budget", true},
+    {"activation_checkpoint", "preserve_rng_state", true},
+    {"checkpoint", "enable", true},
+    {"checkpoint", "initial_load_in_hf", true},
+    {"memory_estimation", "enable", true},
+    {"validation", "enable", true},
+    {"lr_scheduler", "min_lr_factor", true},
+    {"parallelism", "expert_tensor_parallel_degree", true},
+    {"parallelism", "module_fqns_per_model_part", true},
+    {"parallelism", "pipeline_parallel_first_stage_less_layers", true},
+    {"parallelism", "pipeline_parallel_last_stage_less_layers", true},
+    {"training", "batch_size", false},
+    {"training", "warmup_steps", false},
+    {"training", "data_parallel_degree", false},
+    {"training", "data_parallel_shard_degree", false},
+    {"training", "data_parallel_replicate_degree", false},
+    {"training", "tensor_parallel_degree", false},
+    {"training", "fsdp_reshard_after_forward", false},
+    {"experimental", "pipeline_parallel_degree", false},
+    {"experimental", "context_parallel_degree", false},
+    {"experimental", "enable_async_tensor_parallel", false},
+    {"model", "norm_type", false},
+    {"float8", "enable_float8_linear", false},
+    {"float8", "force_recompute_fp8_weight_in_bwd", false},
+    {"checkpoint", "model_weights_only", false},
+    {"checkpoint", "last_save_model_weights_only", false},
+    {"lr_scheduler", "lr_min", false},
+    {"parallelism", "pipeline_parallel_microbatches", false},
+};
+
+#define DATED (sizeof(dated) / sizeof(dated[0]))
+
+/* The first key of one of these times that the file has. DATED: none. */
+static size_t find_dated(const struct tdm_from_reading *r, bool later)
+{
+    size_t i = 0;
+    while (i < DATED &&
+           (dated[i].later != later ||
+            (dated[i].key == NULL ? json_object_get(r->root, dated[i].section)
+                                  : tdm_from_in(r, dated[i].section, dated[i].key)) == NULL))
+        i++;
+    return i;
+}
+
+static enum tdm_status set_units(const struct tdm_from_reading *r)
+{
+    char path[TDM_FROM_PATH_BYTES];
+    const size_t later = find_dated(r, true), earlier = find_dated(r, false),
+                 told = later < DATED ? later : earlier;
+    const bool ends = later < DATED || earlier == DATED;
+    if (told == DATED)
+        snprintf(path, sizeof(path), "parallelism");
+    else
+        snprintf(path, sizeof(path), "%s%s%s", dated[told].section,
+                 dated[told].key == NULL ? "" : ".",
+                 dated[told].key == NULL ? "" : dated[told].key);
+    enum tdm_status status =
+        later < DATED
+            ? tdm_from_note(r, path, "shows a torchtitan since 28 July 2025: units=layers+ends")
+        : ends
+            ? tdm_from_lack(r, path,
+                            "no key shows whether torchtitan is of before 28 July 2025; taken as "
+                            "later (units=layers+ends), else --set units=layers")
+            : tdm_from_lack(r, path,
+                            "shows a torchtitan of before 28 July 2025, so units=layers; for a "
+                            "later one --set units=layers+ends");
+    return status == TDM_OK ? tdm_from_pair(r, "units", ends ? "layers+ends" : "layers") : status;
+}
+
 /* One GPU has no shards, and autocast instead of their policy (distributed/utils.py
- * maybe_enable_amp). Of several the embedding and the norm with the head are groups
- * (distributed/parallelize). run_train.sh, which starts it, has expandable segments since October
- * 2024. */
+ * maybe_enable_amp). run_train.sh, which starts it, has expandable segments since October 2024. */
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
     enum tdm_status status = TDM_OK;
@@ -265,7 +347,7 @@ static enum tdm_status settle(const struct tdm_from_reading *r)
         r->from->method = "parallel";
     } else {
         tdm_from_name_fsdp(r);
-        status = tdm_from_pair(r, "units", "layers+ends");
+        status = set_units(r);
     }
     if (status == TDM_OK && tdm_from_in(r, "training", "dtype") == NULL)
         status = tdm_from_pair(r, "weights_dtype", "fp32");

@@ -780,9 +780,16 @@ static enum tdm_status settle(const struct tdm_from_reading *r, uint64_t gpus)
                                      "without checkpoints of layers activations are predicted on "
                                      "the GPU");
     }
+    /* FSDP 1 under accelerate makes all that is trained fp32 again (accelerator.py prepare_model).
+     */
+    const bool narrow =
+        from->narrow_adapters && !(from->fsdp_1 && from->widens_by != NULL &&
+                                   from->method != NULL && strcmp(from->method, "fsdp") == 0);
     if (status == TDM_OK && from->adapters) /* by peft, which makes them fp32 */
-        status = tdm_from_quiet_pair(r, "lora", from->narrow_adapters ? "bf16" : "peft");
-    if (status == TDM_OK && from->adapters && from->bf16 && !from->narrow_adapters &&
+        status = tdm_from_quiet_pair(r, "lora", narrow ? "bf16" : "peft");
+    if (status == TDM_OK && from->adapters && narrow && has_pair(from->quiet, "weights_dtype=fp32"))
+        status = tdm_from_quiet_pair(r, "lora_dtype", "bf16");
+    if (status == TDM_OK && from->adapters && from->bf16 && !narrow &&
         !has_pair(from->quiet, "weights_dtype=fp32")) /* which are under autocast anyway */
         status = tdm_from_quiet_pair(r, "autocast", "bf16");
     if (status == TDM_OK && !from->adapters && from->scales)

@@ -153,6 +153,7 @@ extern const struct tdm_method_key tdm_keys_code[];     /* whose code the model 
 extern const struct tdm_method_key tdm_keys_in_backward[]; /* of steps in the backward */
 extern const struct tdm_method_key tdm_keys_module[];      /* of ranks that run whole layers */
 extern const struct tdm_method_key tdm_keys_whole[];       /* of ranks with whole parameters */
+extern const struct tdm_method_key tdm_keys_plain[];       /* of states that are not DeepSpeed's */
 extern const struct tdm_method_key tdm_keys_float8[];      /* of products of 8 bits */
 extern const struct tdm_method_key tdm_keys_loop[];        /* of the training loop */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];

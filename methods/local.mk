@@ -95,7 +95,7 @@ libtidemark_a_SOURCES += \
 	methods/torch/ppo.c \
 	methods/torch/vision.c \
 	methods/torch/system.c \
-	methods/torch/tensor.c methods/torch/tensor.h \
+	methods/torch/tensor.c methods/torch/tensor.h methods/torch/tensor_plan.c \
 	methods/torch/wrapper.c methods/torch/wrapper.h
 
 # DeepSpeed: ZeRO-2 and ZeRO-3.

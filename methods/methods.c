@@ -18,22 +18,41 @@
 /* Those of DeepSpeed have accumulation and clipping of their own. */
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, tdm_keys_adapters, NULL};
 /* Those whose ranks have whole models; of one GPU, also with steps in the backward. */
-static const struct tdm_method_key *const parallel_keys[] = {
-    tdm_keys_torch, tdm_keys_module, tdm_keys_adapters,    tdm_keys_whole,
-    tdm_keys_peft,  tdm_keys_code,   tdm_keys_in_backward, tdm_keys_float8,
-    tdm_keys_loop,  tdm_keys_second, tdm_keys_ppo,         NULL};
-static const struct tdm_method_key *const whole_keys[] = {
-    tdm_keys_torch,  tdm_keys_module, tdm_keys_adapters, tdm_keys_whole, tdm_keys_peft,
-    tdm_keys_float8, tdm_keys_loop,   tdm_keys_second,   tdm_keys_ppo,   NULL};
+static const struct tdm_method_key *const parallel_keys[] = {tdm_keys_torch,
+                                                             tdm_keys_module,
+                                                             tdm_keys_adapters,
+                                                             tdm_keys_whole,
+                                                             tdm_keys_plain,
+                                                             tdm_keys_peft,
+                                                             tdm_keys_code,
+                                                             tdm_keys_in_backward,
+                                                             tdm_keys_float8,
+                                                             tdm_keys_loop,
+                                                             tdm_keys_second,
+                                                             tdm_keys_ppo,
+                                                             NULL};
+static const struct tdm_method_key *const whole_keys[] = {tdm_keys_torch,
+                                                          tdm_keys_module,
+                                                          tdm_keys_adapters,
+                                                          tdm_keys_whole,
+                                                          tdm_keys_plain,
+                                                          tdm_keys_peft,
+                                                          tdm_keys_float8,
+                                                          tdm_keys_loop,
+                                                          tdm_keys_second,
+                                                          tdm_keys_ppo,
+                                                          NULL};
 static const struct tdm_method_key *const sharded_keys[] = {
-    tdm_keys_torch,  tdm_keys_module, tdm_keys_adapters, tdm_keys_code,
-    tdm_keys_float8, tdm_keys_loop,   tdm_keys_second,   NULL};
+    tdm_keys_torch, tdm_keys_module, tdm_keys_adapters,
+    tdm_keys_plain, tdm_keys_code,   tdm_keys_float8,
+    tdm_keys_loop,  tdm_keys_second, NULL};
 static const struct tdm_method_key *const deepspeed_keys[] = {
     tdm_keys_torch, tdm_keys_module, tdm_keys_adapters, tdm_keys_second, NULL};
 /* Methods with the key "sharding". */
 static const struct tdm_method_key *const sharing_keys[] = {
-    tdm_keys_fsdp,     tdm_keys_tensor, tdm_keys_ddp,  tdm_keys_torch,
-    tdm_keys_adapters, tdm_keys_float8, tdm_keys_loop, NULL};
+    tdm_keys_fsdp,   tdm_keys_tensor,   tdm_keys_ddp,
+    tdm_keys_torch,  tdm_keys_adapters, tdm_keys_plain,
+    tdm_keys_float8, tdm_keys_loop,     NULL};
 static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};

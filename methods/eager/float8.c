@@ -65,10 +65,13 @@ static struct tdm_eager_value *scale_of(struct tdm_eager *m, const struct tdm_ea
     return scale;
 }
 
-/* The tensor in fp32 times its scale, clamped, in 8 bits. */
-static struct operand cast(struct tdm_eager *m, const struct tdm_eager_value *x, enum scaled scaled,
+/* The tensor in fp32 times its scale, clamped, in 8 bits. One that was cast before is taken as it
+ * is (tensor_already_casted_to_fp8). */
+static struct operand cast(struct tdm_eager *m, struct tdm_eager_value *x, enum scaled scaled,
                            bool power_of_two)
 {
+    if (x->element_bytes == FLOAT8)
+        return (struct operand){.bits = tdm_take(x)};
     if (m->fuses)
         return (struct operand){.bits = tdm_value_new(m, x->rows, x->columns, FLOAT8)};
     struct operand o = {.scale = scale_of(m, x, scaled, power_of_two)};

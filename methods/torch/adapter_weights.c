@@ -8,9 +8,11 @@ static struct tdm_eager_value *add_matrix(struct tdm_torch_model *t, uint32_t la
     if (shape.rows == 0)
         return NULL;
     t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
-    struct tdm_eager_value *value =
-        tdm_torch_add_parameter(t, tdm_layer_module(layer, module), shape.rows, shape.columns,
-                                t->settings.peft ? FP32 : t->weight_bytes, true);
+    const uint16_t bytes = t->settings.peft                    ? FP32
+                           : tdm_torch_is_narrow(&t->settings) ? BF16
+                                                               : t->weight_bytes;
+    struct tdm_eager_value *value = tdm_torch_add_parameter(t, tdm_layer_module(layer, module),
+                                                            shape.rows, shape.columns, bytes, true);
     t->states[t->parameter_count - 1].matrix = shape.rows > 1;
     return value;
 }

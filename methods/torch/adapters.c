@@ -248,21 +248,13 @@ static struct tdm_eager_value *add_vera(struct tdm_eager *m, const struct tdm_to
     return y;
 }
 
-/* Ranks that divide heads and MLP have sums of o_proj and down_proj. */
-static struct tdm_eager_value *scattered(const struct tdm_torch_model *t, enum tdm_projection p,
-                                         struct tdm_eager_value *y)
-{
-    return p == TDM_PROJECTION_O || p == TDM_PROJECTION_DOWN ? tdm_tensor_scatter(t, y) : y;
-}
-
-struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                          const struct torch_layer *layer, enum tdm_projection p,
-                                          struct tdm_eager_value *x)
+static struct tdm_eager_value *project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       const struct torch_layer *layer, enum tdm_projection p,
+                                       struct tdm_eager_value *x)
 {
     struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
-    tdm_label(m, module_names[p]);
     if (layer->down[p] == NULL || t->adapters_off)
-        return scattered(t, p, tdm_torch_linear(m, t, x, weight, bias, weight->module));
+        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
     if (p == TDM_PROJECTION_O && tdm_lora_kernels_take(t, layer, p))
         return tdm_lora_kernels_output(m, t, layer, x);
     if (t->settings.adapter == TDM_ADAPTER_IA3)
@@ -281,4 +273,15 @@ struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_
                                     : adapted(m, t, layer, p, input, base);
     tdm_drop(m, input);
     return tdm_module_leave(t, both, y);
+}
+
+struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer, enum tdm_projection p,
+                                          struct tdm_eager_value *x)
+{
+    tdm_label(m, module_names[p]);
+    struct tdm_eager_value *input = tdm_tensor_enter(t, p, x);
+    struct tdm_eager_value *y = project(m, t, layer, p, input);
+    tdm_drop(m, input);
+    return layer->is_part ? y : tdm_tensor_leave(t, p, y);
 }

@@ -81,7 +81,7 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
         tdm_drop(m, soft);
     }
     tdm_drop(m, masked);
-    if (t->config->attention_dropout > 0)
+    if (t->config->attention_dropout > 0 || t->settings.attention_dropout > 0)
         weights = tdm_replace(m, weights, tdm_dropout(m, weights));
     struct tdm_eager_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
     struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, v->columns);

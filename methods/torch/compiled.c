@@ -494,8 +494,9 @@ bool tdm_torch_compiles_checkpoint(const struct tdm_torch_model *t, uint32_t num
     const bool inside = s->checkpointing == TDM_CHECKPOINTING_SELECTIVE ||
                         (s->checkpointing == TDM_CHECKPOINTING_ON && s->checkpoint_wrapper);
     const bool adapts = s->adapter == TDM_ADAPTER_LORA && s->lora_rank > 0;
-    return inside && s->compile != TDM_COMPILE_NO && is_plain(t, layer) && !t->autocasts &&
-           !t->caches && t->mask == NULL && t->window_mask == NULL &&
+    return inside && s->compile != TDM_COMPILE_NO && is_plain(t, layer) &&
+           !(t->autocasts && s->fp32_weights) && !t->caches && t->mask == NULL &&
+           t->window_mask == NULL &&
            (s->attention == TDM_TORCH_SDPA || s->attention == TDM_TORCH_SDPA_FLASH) &&
            s->context.divider == NULL && tdm_tensor_ranks(s) == 1 && s->mlp_tiles == 0 &&
            s->liger == 0 && !(s->peft && s->lora_rank > 0) && (!adapts || s->lora_dropout <= 0) &&

@@ -3,7 +3,8 @@
  * torchtitan's mixture of experts under expert parallelism. Each rank has some experts of a layer.
  * A token's row is copied once for each of its experts, rows are sent to the ranks that have them
  * (all-to-all), put in order there with room for each expert's rows to be padded, multiplied, put
- * back and sent back. All ranks are assumed to get equally many rows. Weights are those of
+ * back and sent back. All ranks are assumed to get equally many rows. Tensor ranks have the same
+ * tokens, and each sends its part of the rows. Weights are those of
  * torchtitan: gate, down and up by themselves. Source: torchtitan of 2026-02, the last one with
  * TOML files (commit before 9810191b): models/moe/moe.py (TokenChoiceTopKRouter, TokenReorderer,
  * MoE, GroupedExperts), models/moe/utils.py (_permute, _unpermute), distributed/expert_parallel.py
@@ -223,16 +224,17 @@ struct tdm_eager_value *tdm_titan_experts(struct tdm_eager *m, const struct tdm_
 {
     const struct tdm_experts *experts = &t->config->experts;
     const struct torch_layer *layer = &t->layers[number];
-    const uint64_t pairs = x->rows * experts->per_token;
-    const bool before = experts->all_rows; /* score_before_experts */
+    const uint64_t pairs = x->rows * experts->per_token,
+                   own = pairs / tdm_tensor_ranks(&t->settings); /* ReordererSequenceParallel */
+    const bool before = experts->all_rows;                       /* score_before_experts */
     struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns), *sorted;
     struct routes r = route(m, t, layer, flat);
-    struct tdm_eager_value *order = tdm_torch_sort(m, pairs, &sorted);
+    struct tdm_eager_value *order = tdm_torch_sort(m, own, &sorted);
     tdm_drop(m, sorted);
     struct tdm_eager_value *column = tdm_reshape(m, r.shares, pairs, 1);
-    struct tdm_eager_value *shares = tdm_torch_pick_rows(m, column, order, pairs);
-    struct tdm_eager_value *tokens = tdm_value_new(m, pairs, 1, INT64);
-    struct tdm_eager_value *rows = tdm_torch_pick_rows(m, flat, tokens, pairs);
+    struct tdm_eager_value *shares = tdm_torch_pick_rows(m, column, order, own);
+    struct tdm_eager_value *tokens = tdm_value_new(m, own, 1, INT64);
+    struct tdm_eager_value *rows = tdm_torch_pick_rows(m, flat, tokens, own);
     tdm_drop(m, tokens);
     if (before)
         rows = weigh(m, rows, shares);
@@ -272,7 +274,7 @@ void tdm_titan_cost(const struct tdm_model *model, const struct tdm_method_setti
                     struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *s = &settings->torch;
-    const uint64_t degree = tdm_fsdp_expert_ranks(s), ranks = tdm_fsdp_shards(s) / degree;
+    const uint64_t degree = tdm_fsdp_expert_ranks(s), ranks = tdm_fsdp_expert_shards(s) / degree;
     const struct tdm_gpu_group copies = {ranks, degree, s->context.gpus_per_node},
                                experts = {degree, 1, s->context.gpus_per_node};
     const double local = tdm_titan_elements(model) / (double)degree,
@@ -282,7 +284,7 @@ void tdm_titan_cost(const struct tdm_model *model, const struct tdm_method_setti
     for (uint32_t i = 0; i < model->layers; i++)
         layers += model->layer_kinds[i].experts;
     const double rows = (double)tdm_context_local_tokens(&s->context, s->tokens) *
-                        (double)s->batch * model->experts.per_token;
+                        (double)s->batch * model->experts.per_token / (double)tdm_tensor_ranks(s);
     tdm_traffic_add(&cost->sent, copies,
                     share * local * (gathers * BF16 + (s->fp32_weights ? FP32 : BF16)));
     tdm_traffic_add_exchange(&cost->exposed, experts,

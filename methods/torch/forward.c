@@ -263,12 +263,8 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     }
     struct tdm_eager_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     tdm_label(m, "lm_head");
-    rows = tdm_replace(m, rows, tdm_tensor_gather(t, rows));
     m->category = TDM_METHOD_LOGITS;
-    struct tdm_eager_value *logits =
-                               tdm_torch_linear(m, t, rows, t->head, t->head_bias, TDM_MODULE_HEAD),
-                           *loss;
-    logits = tdm_tensor_logits(t, logits);
+    struct tdm_eager_value *logits = tdm_tensor_head(t, rows), *loss;
     logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);
     logits = tdm_torch_scale_logits(m, t, logits);

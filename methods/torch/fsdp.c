@@ -26,7 +26,10 @@ static uint16_t bytes_of_new_shard(const struct tdm_torch_model *t, uint64_t row
                                    bool trained)
 {
     const bool packed = t->quantized != NULL && !trained && columns == 1 && rows > 1;
-    return packed || (!trained && !t->settings.fp32_weights) ? BF16 : shard_bytes(t);
+    return packed || (!trained && !t->settings.fp32_weights) ||
+                   (trained && tdm_torch_is_narrow(&t->settings))
+               ? BF16
+               : shard_bytes(t);
 }
 
 /* A shard of fp32 is cast to bf16 to be gathered; others are gathered as they are
@@ -44,8 +47,9 @@ static bool has_experts(const struct tdm_torch_model *t, uint32_t group)
 /* Ranks that share a copy of a group's parameters: of experts those that have the same experts. */
 static uint64_t shard_ranks(const struct tdm_torch_model *t, uint32_t group)
 {
-    return tdm_fsdp_shards(&t->settings) /
-           (has_experts(t, group) ? tdm_fsdp_expert_ranks(&t->settings) : 1);
+    return has_experts(t, group)
+               ? tdm_fsdp_expert_shards(&t->settings) / tdm_fsdp_expert_ranks(&t->settings)
+               : tdm_fsdp_shards(&t->settings);
 }
 
 /* Experts of more ranks than there are experts are divided by rows of each of them, so that ranks
@@ -53,7 +57,7 @@ static uint64_t shard_ranks(const struct tdm_torch_model *t, uint32_t group)
 static bool is_scattered(const struct tdm_torch_model *t, uint32_t group)
 {
     return has_experts(t, group) && shard_ranks(t, group) > 1 &&
-           tdm_fsdp_shards(&t->settings) > t->config->experts.count;
+           tdm_fsdp_expert_shards(&t->settings) > t->config->experts.count;
 }
 
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint32_t group, uint64_t rows)
@@ -355,7 +359,7 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
     case TDM_REDUCE_FP32:
         return FP32;
     default:
-        return t->settings.fp32_weights ? FP32 : BF16;
+        return t->settings.fp32_weights && !tdm_torch_is_narrow(&t->settings) ? FP32 : BF16;
     }
 }
 

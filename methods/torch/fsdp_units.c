@@ -434,7 +434,7 @@ static const struct tdm_method_key keys_parts[] = {
 static enum tdm_status check_experts(const struct tdm_model *model,
                                      const struct tdm_torch_settings *s, struct tdm_error *err)
 {
-    const uint64_t degree = s->fsdp.expert_ranks, shards = tdm_fsdp_shards(s);
+    const uint64_t degree = s->fsdp.expert_ranks, shards = tdm_fsdp_expert_shards(s);
     char divisors[TDM_DIVISORS_BYTES];
     if (degree <= 1 || model->experts.count == 0)
         return TDM_OK;
@@ -447,11 +447,10 @@ static enum tdm_status check_experts(const struct tdm_model *model,
         return tdm_hint(err, "degrees that do: %s",
                         tdm_divisors_format(common, 1, UINT64_MAX, divisors));
     }
-    const char *what = s->fsdp.version_1         ? "fsdp_version=1"
-                       : s->fsdp.shards_on_gpu   ? "init_device=cuda"
-                       : s->fsdp.offload         ? "offload_policy=cpu"
-                       : tdm_tensor_ranks(s) > 1 ? "tensor_parallel_degree"
-                       : s->lora_rank > 0        ? "lora_rank"
+    const char *what = s->fsdp.version_1       ? "fsdp_version=1"
+                       : s->fsdp.shards_on_gpu ? "init_device=cuda"
+                       : s->fsdp.offload       ? "offload_policy=cpu"
+                       : s->lora_rank > 0      ? "lora_rank"
                        : s->checkpointing == TDM_CHECKPOINTING_REENTRANT
                            ? "checkpointing=on-reentrant"
                        : s->checkpointing == TDM_CHECKPOINTING_MODULES ? "checkpointing=modules"
@@ -526,7 +525,12 @@ static enum tdm_status check_optimizer(const struct tdm_model *model,
         why = flat                                 ? FLAT
               : optimizer == TDM_TORCH_GALORE_8BIT ? "fully_shard has DTensors, which bitsandbytes "
                                                      "refuses"
-                                                   : "projections of shards are not modelled";
+              : tdm_fsdp_replicas(&torch->fsdp) > 1
+                  ? "GaLore with dp_replicate_size is not modelled"
+              : torch->fsdp.expert_ranks > 1 ? "GaLore with expert_parallel_degree is not "
+                                               "modelled"
+                                             : NULL;
+        instead = optimizer == TDM_TORCH_GALORE_8BIT && !flat ? "--set optimizer=galore" : NULL;
     }
     if (why == NULL)
         return TDM_OK;
@@ -654,7 +658,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
         sum_experts(model, s, cost);
     }
     if (tdm_fsdp_expert_ranks(s) > 1) { /* they have collectives of their own */
-        const double experts = tdm_titan_elements(model);
+        const double experts = tdm_titan_elements(model) / (double)tensor;
         whole -= experts;
         again -= s->fsdp.reshard == TDM_RESHARD_NO ? 0 : experts;
         reduced -= experts * shard_bytes;

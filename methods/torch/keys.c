@@ -333,6 +333,16 @@ static const struct tdm_key_need needs_version = {
 static const struct tdm_key_need needs_liger = {"without liger's norms, rotations or loss",
                                                 has_liger};
 static const struct tdm_key_need needs_score = {"without logits=score", has_score};
+/* FSDP 1 makes fp32 what is trained. */
+static bool has_wide_weights(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->fp32_weights && !torch->peft && torch->adapter == TDM_ADAPTER_LORA &&
+           (torch->wrapper != &tdm_fsdp_wrapper || !torch->fsdp.version_1);
+}
+
+static const struct tdm_key_need needs_wide_weights = {
+    "without weights_dtype=fp32 and LoRA, and with lora=peft or fsdp_version=1", has_wide_weights};
 static const struct tdm_key_need needs_own_dtype = {
     "among shards of fp32, as which adapters are made anyway", casts_adapters};
 static bool has_gptq(const struct tdm_key_case *c)
@@ -395,6 +405,29 @@ static const struct tdm_key_need needs_gradients_on_gpu = {"with offload_policy=
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 static const struct tdm_key_need needs_galore = {"without optimizer=galore or galore-8bit",
                                                  has_galore};
+
+static bool has_scores(const struct tdm_key_case *c)
+{
+    const enum tdm_torch_attention attention = c->settings->torch.attention;
+    return attention == TDM_TORCH_EAGER || attention == TDM_TORCH_MATERIALIZED;
+}
+
+static const struct tdm_key_need needs_scores = {
+    "without attention=eager: kernels keep no mask but a seed", has_scores};
+
+/* A share that is below 1. */
+static enum tdm_status read_dropout(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
+                        key->name, value);
+    *(double *)(void *)((char *)settings + key->field) = share;
+    return TDM_OK;
+}
 
 /* ---- tables ---- */
 
@@ -629,6 +662,10 @@ const struct tdm_method_key tdm_keys_in_backward[] = {
 };
 
 const struct tdm_method_key tdm_keys_module[] = {
+    {"attention_dropout", "0|0.1", "0",
+     "of attention=eager: dropout of scores, any share below 1; what the model's config says counts "
+     "anyway",
+     read_dropout, FIELD(torch.attention_dropout), .needs = {&needs_scores}},
     {"image_tokens", "N", "0",
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
@@ -636,6 +673,17 @@ const struct tdm_method_key tdm_keys_module[] = {
     {"use_dora", "no|yes", "no",
      "DoRA: a magnitude for each output; the whole change of a weight is made for each product",
      tdm_key_read_switch, FIELD(torch.dora), .needs = {&tdm_need_lora}},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_plain[] = {
+    {"lora_dtype", "weights|bf16", "weights",
+     "of adapters among weights of fp32; bf16: as TRL makes those of quantized weights",
+     tdm_key_read_switch, FIELD(torch.narrow_adapters),
+     .needs = {&tdm_need_lora, &needs_wide_weights}},
+    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
+     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
+     .needs = {&needs_galore}},
     {.name = NULL},
 };
 
@@ -647,25 +695,8 @@ const struct tdm_method_key tdm_keys_whole[] = {
     {"lora_kernels", "none|unsloth", "none",
      "unsloth: its functions of q, k and v with their adapters, of the output and of the MLP with theirs",
      tdm_key_read_choice, FIELD(torch.lora_kernels), .needs = {&tdm_need_lora}},
-    {"galore_rank", "N", "128", "rank of the projection of optimizer=galore and galore-8bit",
-     tdm_key_read_count, FIELD(torch.galore_rank), .least = 1, .most = RANK_MOST,
-     .needs = {&needs_galore}},
     {.name = NULL},
 };
-
-/* A share that is below 1. */
-static enum tdm_status read_dropout(const struct tdm_method_key *key, const char *value,
-                                    struct tdm_method_settings *settings, struct tdm_error *err)
-{
-    char *end;
-    double share = strtod(value, &end);
-    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
-                        key->name, value);
-    settings->torch.lora_dropout = share;
-    return TDM_OK;
-}
 
 /* Names separated by commas or spaces, or none. */
 static enum tdm_status read_modules(const struct tdm_method_key *key, const char *value,
@@ -705,7 +736,7 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "modules of which copies are trained beside adapters", .read = read_modules,
      .needs = {&tdm_need_lora}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
-     .read = read_dropout, .needs = {&tdm_need_lora, &needs_dropout}},
+     .read = read_dropout, FIELD(torch.lora_dropout), .needs = {&tdm_need_lora, &needs_dropout}},
     {"autocast", "weights|bf16|no", "weights",
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments; no: "
      "fp32 weights make all values fp32",

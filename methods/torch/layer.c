@@ -278,7 +278,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
             ? tdm_torch_own_attention(m, t, operands, mask, kept)
             : tdm_torch_attention(m, t, layer, turned_q, turned_k, v, mask, kept);
     struct tdm_eager_value *merged =
-        tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
+        tdm_reshape(m, heads, x->rows, tdm_value_elements(heads) / x->rows);
     tdm_drop(m, heads);
     if (gate != NULL) {
         struct tdm_eager_value *open = tdm_sigmoid(m, gate);
@@ -619,7 +619,10 @@ static struct tdm_eager_value *run_second(struct tdm_eager *m, const void *model
         made = tdm_replace(m, made, tdm_add(m, made, shared));
         tdm_drop(m, shared);
     }
-    return made;
+    /* By transformers' plan experts' results are summed in place. */
+    return layer->router != NULL && !tdm_tensor_is_planned(&t->settings)
+               ? tdm_tensor_scatter(t, made)
+               : made;
 }
 
 static struct tdm_eager_value *run_first(struct tdm_eager *m, const void *model, uint32_t number,
@@ -674,7 +677,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     tdm_label(m, "input_layernorm");
     struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
     struct tdm_eager_value *normed = run_module(t, number, x, false, run_first_norm);
-    struct tdm_eager_value *tokens = tdm_tensor_gather(t, normed);
+    struct tdm_eager_value *tokens = tdm_tensor_gather_input(t, normed);
     struct tdm_eager_value *kept = NULL,
                            *attended = t->settings.checkpointing == TDM_CHECKPOINTING_MODULES
                                            ? run_module(t, number, tokens, true, run_first)
@@ -692,7 +695,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     normed = run_module(t, number, middle, false, run_second_norm);
     tdm_label(m, "mlp.experts");
     normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
-    tokens = tdm_tensor_gather(t, normed);
+    tokens = tdm_tensor_gather_input(t, normed);
     struct tdm_eager_value *made = run_module(t, number, tokens, false, run_second);
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, tokens);

@@ -310,6 +310,7 @@ static void add_shared_expert(struct tdm_torch_model *t, uint32_t number)
     if (tdm_model_tensor(t->config, number, TDM_ROLE_SHARED_GATE) == NULL)
         return;
     t->layers[number].shared = shared;
+    shared->is_part = tdm_tensor_ranks(&t->settings) > 1 && !tdm_tensor_is_planned(&t->settings);
     shared->weight[TDM_PROJECTION_GATE] = add_linear(t, number, TDM_ROLE_SHARED_GATE);
     shared->weight[TDM_PROJECTION_UP] = add_linear(t, number, TDM_ROLE_SHARED_UP);
     shared->weight[TDM_PROJECTION_DOWN] = add_linear(t, number, TDM_ROLE_SHARED_DOWN);
@@ -441,8 +442,9 @@ static void add_copies(struct tdm_torch_model *t)
         if ((t->settings.modules_to_save & copies[i].module) == 0)
             continue;
         t->m->label = (struct tdm_label){.name = copies[i].name, .layer = TDM_NO_LAYER};
-        *places[i] = tdm_torch_add_parameter(t, copies[i].number, (*places[i])->rows,
-                                             (*places[i])->columns, t->weight_bytes, true);
+        *places[i] = tdm_torch_add_parameter(
+            t, copies[i].number, (*places[i])->rows, (*places[i])->columns,
+            tdm_torch_is_narrow(&t->settings) ? BF16 : t->weight_bytes, true);
     }
 }
 
@@ -532,7 +534,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     uint64_t tensor_ranks = tdm_tensor_ranks(settings);
-    struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, tensor_ranks) : NULL;
+    struct tdm_model *part = tensor_ranks > 1 ? tdm_tensor_part(config, settings) : NULL;
     const size_t mixtures = (size_t)config->layers * tdm_torch_expert_modules(config, settings);
     /* and a shared expert with its gate, and a router */
     size_t projections = (size_t)config->layers * (TDM_PROJECTIONS + 5) + 3 * mixtures;
@@ -568,6 +570,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     }
     const bool widens = tdm_fsdp_widens_adapters(settings);
     t->wide_adapters = settings->lora_rank > 0 && settings->peft;
+    t->settings.narrow_adapters = tdm_torch_is_narrow(settings);
     if (w->mixes_precision && !widens) /* it casts adapters too */
         t->settings.peft = false;
     if (settings->quantization == TDM_QUANTIZATION_NF4 && settings->double_quantization)

@@ -167,6 +167,7 @@ struct tdm_torch_settings {
     bool gptq_triton;       /* its kernel keeps no weights in 16 bits */
     enum tdm_lora_kernels lora_kernels;
     double lora_dropout;      /* of the input of an adapter; 0: none */
+    double attention_dropout; /* of scores in memory, beside what the model has; 0: none */
     uint32_t modules_to_save; /* bits of enum tdm_saved_module */
     bool rank_stabilised;     /* LoRA scaled by the root of its rank: the same memory */
     enum tdm_adapter adapter;
@@ -176,6 +177,7 @@ struct tdm_torch_settings {
     bool clips;                 /* norms of gradients are clipped before a step */
     uint64_t labels;            /* of TDM_LOGITS_SCORE: num_labels */
     uint64_t galore_rank;       /* of TDM_TORCH_GALORE */
+    bool narrow_adapters;       /* bf16 among weights of fp32; read by tdm_torch_is_narrow() */
     bool peft;                  /* LoRA of the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     uint64_t image_tokens;      /* of a sequence, whose rows a vision tower makes */

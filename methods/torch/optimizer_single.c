@@ -213,21 +213,30 @@ struct galore {
     struct tdm_eager_value *grad, *denominator, *update;
 };
 
+/* The whole matrix of which a parameter may be a shard of fully_shard, its rows. */
+static const struct tdm_eager_value *whole_of(const struct tdm_torch_model *t, uint32_t i)
+{
+    return t->settings.wrapper == &tdm_fsdp_wrapper ? tdm_fsdp_of(t)->wholes[i] : t->parameters[i];
+}
+
 /* The projection: singular vectors of the gradient in fp32, of the shorter side. Of bf16 gradients
- * some of them are copied, of fp32 ones they are a view, so that all stay. The scratch of the
- * decomposition is the library's, and not known. */
+ * some of them are copied, of fp32 ones they are a view, so that all stay. Shards are gathered for
+ * it, and every rank has all of it: so it was on two CPUs. The scratch of the decomposition is the
+ * library's, and not known. */
 static struct tdm_eager_value *decompose(struct tdm_torch_model *t, uint32_t i)
 {
     struct tdm_eager *m = t->m;
-    const struct tdm_eager_value *p = t->parameters[i];
-    uint64_t side = shorter_side(p), rank = t->settings.galore_rank;
-    bool right = p->rows >= p->columns, narrow = p->element_bytes != FP32;
+    const struct tdm_eager_value *p = t->parameters[i], *w = whole_of(t, i);
+    uint64_t side = shorter_side(w), rank = t->settings.galore_rank;
+    bool right = w->rows >= w->columns, narrow = p->element_bytes != FP32;
     tdm_label(m, "linalg.svd");
     struct tdm_eager_value *matrix = narrow ? like(t, i, FP32) : NULL;
-    struct tdm_eager_value *u = tdm_value_new(m, p->rows, side, FP32),
-                           *v = tdm_value_new(m, side, p->columns, FP32);
-    tdm_drop(m, like(t, i, FP32)); /* a copy that is written over */
-    tdm_drop(m, tdm_value_new(m, right ? p->rows : p->columns, rank, FP32)); /* scaled, not used */
+    struct tdm_eager_value *gathered = w != p ? tdm_value_new(m, w->rows, w->columns, FP32) : NULL;
+    struct tdm_eager_value *u = tdm_value_new(m, w->rows, side, FP32),
+                           *v = tdm_value_new(m, side, w->columns, FP32);
+    tdm_drop(m, tdm_value_new(m, w->rows, w->columns, FP32)); /* a copy that is written over */
+    tdm_drop(m, gathered);
+    tdm_drop(m, tdm_value_new(m, right ? w->rows : w->columns, rank, FP32)); /* scaled, not used */
     tdm_label(m, "ortho_matrix");
     struct tdm_eager_value *kept =
         narrow ? tdm_value_new(m, rank, side, p->element_bytes) : tdm_take(right ? v : u);
@@ -237,14 +246,18 @@ static struct tdm_eager_value *decompose(struct tdm_torch_model *t, uint32_t i)
     return kept;
 }
 
+/* Where the whole has more columns than rows, a rank's part of the projected gradient is a term of
+ * a sum, which is all-reduced for each moment, and states and the update are whole on every rank.
+ */
 static void step_galore(struct tdm_torch_model *t, uint32_t i, struct galore *g)
 {
     struct tdm_eager *m = t->m;
-    const struct tdm_eager_value *p = t->parameters[i];
+    const struct tdm_eager_value *p = t->parameters[i], *w = whole_of(t, i);
     struct torch_state *state = &t->states[i];
-    bool projects = state->matrix && t->settings.galore_rank < shorter_side(p);
-    uint64_t rows = projects && p->rows < p->columns ? t->settings.galore_rank : p->rows,
-             columns = projects && p->rows >= p->columns ? t->settings.galore_rank : p->columns;
+    const bool projects = state->matrix && t->settings.galore_rank < shorter_side(w),
+               wide = projects && w->rows < w->columns, sums = wide && w != p;
+    uint64_t rows = wide ? t->settings.galore_rank : p->rows,
+             columns = projects && !wide ? t->settings.galore_rank : p->columns;
     if (projects && state->step == NULL)
         state->step = decompose(t, i);
     tdm_label(m, "update");
@@ -257,15 +270,20 @@ static void step_galore(struct tdm_torch_model *t, uint32_t i, struct galore *g)
     }
     state->made = true;
     tdm_label(m, "update");
+    for (unsigned n = 0; n < 2 && sums; n++) /* the second moment reads the gradient twice */
+        tdm_drop(m, tdm_value_new(m, (n + 1) * rows, columns, p->element_bytes));
     g->denominator =
         tdm_replace(m, g->denominator, tdm_value_new(m, rows, columns, p->element_bytes));
     g->update = tdm_replace(m, g->update, tdm_value_new(m, rows, columns, p->element_bytes));
     if (!projects)
         return;
-    struct tdm_eager_value *back = tdm_value_like(m, p);
-    struct tdm_eager_value *scaled = tdm_value_like(m, p);
+    const uint64_t back_rows = sums ? w->rows : p->rows;
+    struct tdm_eager_value *back = tdm_value_new(m, back_rows, p->columns, p->element_bytes);
+    struct tdm_eager_value *scaled = tdm_value_new(m, back_rows, p->columns, p->element_bytes);
     tdm_drop(m, back);
     g->update = tdm_replace(m, g->update, scaled);
+    if (sums) /* a rank's rows of it */
+        tdm_drop(m, tdm_value_like(m, p));
 }
 
 /* In 8 bits a parameter is small while bitsandbytes steps it: its values move to a copy, and its

@@ -43,7 +43,8 @@ struct torch_layer {
     struct tdm_eager_value *router, *experts_gate_up,
         *experts_down; /* NULL if the model has none */
     struct tdm_eager_value *router_bias, *experts_gate_up_bias, *experts_down_bias; /* or NULL */
-    struct torch_layer *shared;  /* an MLP, the expert that every token has, or NULL */
+    struct torch_layer *shared; /* an MLP, the expert that every token has, or NULL */
+    bool is_part; /* of a sum over tensor ranks, which is made after it: of a shared expert */
     struct torch_layer *experts; /* MLPs that are modules of their own, or NULL: they are joined */
     struct tdm_eager_value *local_experts[TITAN_WEIGHTS], *local_biases[2]; /* or NULL */
     struct tdm_eager_value *sinks;                                          /* or NULL */
@@ -150,6 +151,20 @@ static inline bool tdm_parts_leave_shards(const struct tdm_torch_settings *s)
 static inline uint64_t tdm_fsdp_expert_ranks(const struct tdm_torch_settings *s)
 {
     return s->wrapper == &tdm_fsdp_wrapper && s->fsdp.expert_ranks > 1 ? s->fsdp.expert_ranks : 1;
+}
+
+/* Ranks that have a copy of all experts together: tensor ranks have other experts, or other parts
+ * of shards. */
+static inline uint64_t tdm_fsdp_expert_shards(const struct tdm_torch_settings *s)
+{
+    return tdm_fsdp_shards(s) * tdm_tensor_ranks(s);
+}
+
+/* Is what is trained bf16, beside frozen weights of fp32? */
+static inline bool tdm_torch_is_narrow(const struct tdm_torch_settings *s)
+{
+    return s->narrow_adapters && s->lora_rank > 0 && s->adapter == TDM_ADAPTER_LORA &&
+           s->fp32_weights && !s->peft && (s->wrapper != &tdm_fsdp_wrapper || !s->fsdp.version_1);
 }
 
 /* Makes the next parameter as the wrapper does, of a module. */

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor and sequence parallelism beneath fully_shard, as torchtitan's apply_tp has it: ranks
- * divide heads, MLP and vocabulary, and between these the tokens. What a rank has of a model is a
- * model with smaller matrices (tdm_tensor_part); hidden states are gathered before attention, MLP
- * and head, and the sums of o_proj, down_proj and the embedding are scattered. Sources, torch 2.11:
+ * Tensor parallelism beneath fully_shard: what ranks gather and sum. What a rank has of a model is
+ * a model with smaller matrices (tensor_plan.c). As torchtitan's apply_tp has it, ranks divide
+ * heads, MLP and vocabulary, and between these the tokens: hidden states are gathered before
+ * attention, MLP and head, and the sums of o_proj, down_proj and the embedding are scattered. By
+ * transformers' tp_plan (tp_size) all ranks have all tokens: each product that is divided by rows
+ * has a gradient of its input that is summed, and the sums of the others are. Sources, torch 2.11:
  * torch/distributed/tensor/parallel/{style,loss}.py, tensor/placement_types.py
  * (_to_replicate_tensor, _reduce_shard_tensor, _MaskPartial), _functional_collectives.py
- * (all_gather_tensor, reduce_scatter_tensor); torchtitan 0.2, models/llama3/infra/parallelize.py
- * (apply_tp).
+ * (all_gather_tensor, reduce_scatter_tensor, all_reduce); torchtitan 0.2,
+ * models/llama3/infra/parallelize.py (apply_tp); transformers 5.17, distributed/tensor_parallel.py,
+ * base_model_tp_plan of each model.
  */
 #include "methods/torch/tensor.h"
 
 #include "base/size.h"
 #include "methods/divisors.h"
+#include "methods/eager/float8.h"
 #include "methods/eager/liger.h"
 #include "methods/eager/ops.h"
 #include "methods/method.h"
@@ -24,68 +28,18 @@
 
 uint64_t tdm_tensor_ranks(const struct tdm_torch_settings *s)
 {
-    return s->tensor.ranks > 0 && s->wrapper == &tdm_fsdp_wrapper ? s->tensor.ranks : 1;
+    const uint64_t ranks = s->tensor.plan_ranks > 1 ? s->tensor.plan_ranks : s->tensor.ranks;
+    return ranks > 0 && s->wrapper == &tdm_fsdp_wrapper ? ranks : 1;
 }
 
-/* ---- a rank's part of a model ---- */
-
-enum cut { WHOLE, BY_ROWS, BY_COLUMNS };
-
-static enum cut cut_of(enum tdm_role role)
+bool tdm_tensor_is_planned(const struct tdm_torch_settings *s)
 {
-    switch (role) {
-    case TDM_ROLE_EMBEDDING:
-    case TDM_ROLE_HEAD:
-    case TDM_ROLE_Q:
-    case TDM_ROLE_K:
-    case TDM_ROLE_V:
-    case TDM_ROLE_GATE:
-    case TDM_ROLE_UP:
-        return BY_ROWS;
-    case TDM_ROLE_O:
-    case TDM_ROLE_DOWN:
-    case TDM_ROLE_Q_BIAS: /* one row */
-    case TDM_ROLE_K_BIAS:
-    case TDM_ROLE_V_BIAS:
-    case TDM_ROLE_UP_BIAS:
-        return BY_COLUMNS;
-    default:
-        return WHOLE;
-    }
+    return tdm_tensor_ranks(s) > 1 && s->tensor.plan_ranks > 1;
 }
 
-struct tdm_model *tdm_tensor_part(const struct tdm_model *model, uint64_t ranks)
+const char *tdm_tensor_key(const struct tdm_torch_settings *s)
 {
-    struct tdm_model *part = malloc(sizeof(*part));
-    struct tdm_tensor *tensors = calloc(model->tensor_count, sizeof(*tensors));
-    if (part == NULL || tensors == NULL) {
-        free(part);
-        free(tensors);
-        return NULL;
-    }
-    *part = *model;
-    part->tensors = tensors;
-    part->query_heads /= (uint32_t)ranks;
-    part->kv_heads /= (uint32_t)ranks;
-    part->intermediate /= (uint32_t)ranks;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        struct tdm_tensor *tensor = &tensors[i];
-        *tensor = model->tensors[i];
-        if (cut_of(tensor->role) ==
-            BY_ROWS) /* torch.chunk: the first rank has no less than others */
-            tensor->rows = tdm_size_ceil_div(tensor->rows, ranks);
-        if (cut_of(tensor->role) == BY_COLUMNS)
-            tensor->columns /= ranks;
-        tensor->elements = tensor->rows * tensor->columns;
-    }
-    return part;
-}
-
-void tdm_tensor_part_free(struct tdm_model *part)
-{
-    if (part != NULL)
-        free(part->tensors);
-    free(part);
+    return tdm_tensor_is_planned(s) ? "tp_size" : "tensor_parallel_degree";
 }
 
 /* ---- tokens gathered and scattered ---- */
@@ -98,10 +52,10 @@ static uint64_t ranks_of(const struct tdm_torch_model *t)
 /* What comes from all ranks lies rank by rank. Of one sequence that is the order of tokens; of
  * several it is copied (_maybe_view_chunk_cat). */
 static struct tdm_eager_value *gather_rows(const struct tdm_torch_model *t, uint64_t rows,
-                                           uint64_t columns)
+                                           uint64_t columns, uint16_t bytes)
 {
-    struct tdm_eager_value *y = tdm_value_new(t->m, rows, columns, BF16);
-    return t->settings.batch > 1 ? tdm_replace(t->m, y, tdm_value_new(t->m, rows, columns, BF16))
+    struct tdm_eager_value *y = tdm_value_new(t->m, rows, columns, bytes);
+    return t->settings.batch > 1 ? tdm_replace(t->m, y, tdm_value_new(t->m, rows, columns, bytes))
                                  : y;
 }
 
@@ -129,11 +83,55 @@ static void scatter_backward(struct tdm_eager *m, struct tdm_node *node,
 {
     const struct tdm_torch_model *t = node->context;
     (void)m;
-    results[0] = gather_rows(t, grads[0]->rows * ranks_of(t), grads[0]->columns);
+    results[0] = gather_rows(t, grads[0]->rows * ranks_of(t), grads[0]->columns, BF16);
+}
+
+/* all_reduce copies what it sums, in the backward of what all ranks read. */
+static void sum_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)node;
+    results[0] = tdm_value_new(m, grads[0]->rows, grads[0]->columns, grads[0]->element_bytes);
+}
+
+static void pass_on(struct tdm_eager *m, struct tdm_node *node,
+                    struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)m;
+    (void)node;
+    results[0] = tdm_take(grads[0]);
+}
+
+/* Columns of all ranks, put side by side by a copy (Shard._to_replicate_tensor). */
+static struct tdm_eager_value *gather_columns(struct tdm_eager *m, uint64_t rows, uint64_t columns)
+{
+    struct tdm_eager_value *y = tdm_value_new(m, rows, columns, BF16);
+    return tdm_replace(m, y, tdm_value_new(m, rows, columns, BF16));
+}
+
+/* The gradient of gathered columns: a rank's of it, copied. */
+static void own_columns_backward(struct tdm_eager *m, struct tdm_node *node,
+                                 struct tdm_eager_value *const *grads,
+                                 struct tdm_eager_value **results)
+{
+    (void)grads;
+    results[0] = tdm_value_new(m, node->edges[0].rows, node->edges[0].columns, BF16);
+}
+
+static void all_columns_backward(struct tdm_eager *m, struct tdm_node *node,
+                                 struct tdm_eager_value *const *grads,
+                                 struct tdm_eager_value **results)
+{
+    (void)grads;
+    results[0] = gather_columns(m, node->edges[0].rows, node->edges[0].columns);
 }
 
 static const struct tdm_eager_op gather_op = {"RedistributeBackward", false, gather_backward},
-                                 scatter_op = {"RedistributeBackward", false, scatter_backward};
+                                 scatter_op = {"RedistributeBackward", false, scatter_backward},
+                                 read_op = {"FromTorchTensorBackward", false, sum_backward},
+                                 sum_op = {"RedistributeBackward", false, pass_on},
+                                 columns_op = {"RedistributeBackward", false, own_columns_backward},
+                                 split_op = {"RedistributeBackward", false, all_columns_backward};
 
 static struct tdm_eager_value *finish(const struct tdm_torch_model *t, struct tdm_node *node,
                                       struct tdm_eager_value *y)
@@ -146,10 +144,29 @@ static struct tdm_eager_value *finish(const struct tdm_torch_model *t, struct td
 struct tdm_eager_value *tdm_tensor_gather(const struct tdm_torch_model *t,
                                           struct tdm_eager_value *x)
 {
-    if (ranks_of(t) == 1)
+    if (ranks_of(t) == 1 || tdm_tensor_is_planned(&t->settings))
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(t->m, &gather_op, &x, 1);
-    return finish(t, node, gather_rows(t, x->rows * ranks_of(t), x->columns));
+    return finish(t, node, gather_rows(t, x->rows * ranks_of(t), x->columns, BF16));
+}
+
+/* Float8ColwiseParallel and Float8RowwiseParallel: what is cast at once stays in 8 bits for the
+ * products, and so it is gathered (torchao float8/float8_tensor_parallel.py). */
+static bool casts_inputs(const struct tdm_torch_model *t)
+{
+    return ranks_of(t) > 1 && t->settings.float8 == TDM_FLOAT8_TENSORWISE;
+}
+
+struct tdm_eager_value *tdm_tensor_gather_input(const struct tdm_torch_model *t,
+                                                struct tdm_eager_value *x)
+{
+    if (!casts_inputs(t))
+        return tdm_tensor_gather(t, x);
+    struct tdm_node *node = tdm_node_new(t->m, &gather_op, &x, 1);
+    struct tdm_eager_value *bits = tdm_float8_cast(t->m, x);
+    struct tdm_eager_value *y = gather_rows(t, x->rows * ranks_of(t), x->columns, FLOAT8);
+    tdm_drop(t->m, bits);
+    return finish(t, node, y);
 }
 
 struct tdm_eager_value *tdm_tensor_scatter(const struct tdm_torch_model *t,
@@ -157,8 +174,82 @@ struct tdm_eager_value *tdm_tensor_scatter(const struct tdm_torch_model *t,
 {
     if (ranks_of(t) == 1)
         return x;
-    struct tdm_node *node = tdm_node_new(t->m, &scatter_op, &x, 1);
-    return tdm_replace(t->m, x, finish(t, node, scatter_rows(t, x->rows, x->columns, true)));
+    const bool planned = tdm_tensor_is_planned(&t->settings);
+    struct tdm_node *node = tdm_node_new(t->m, planned ? &sum_op : &scatter_op, &x, 1);
+    return tdm_replace(t->m, x,
+                       finish(t, node,
+                              planned ? tdm_value_new(t->m, x->rows, x->columns, x->element_bytes)
+                                      : scatter_rows(t, x->rows, x->columns, true)));
+}
+
+/* ---- products ---- */
+
+static struct tdm_eager_value *columns_of_all(const struct tdm_torch_model *t,
+                                              struct tdm_eager_value *y)
+{
+    struct tdm_node *node = tdm_node_new(t->m, &columns_op, &y, 1);
+    return tdm_replace(
+        t->m, y,
+        tdm_node_finish(t->m, node, gather_columns(t->m, y->rows, y->columns * ranks_of(t))));
+}
+
+/* A rank's columns of x, copied. */
+static struct tdm_eager_value *own_columns(const struct tdm_torch_model *t,
+                                           struct tdm_eager_value *x)
+{
+    struct tdm_node *node = tdm_node_new(t->m, &split_op, &x, 1);
+    return tdm_node_finish(
+        t->m, node, tdm_value_new(t->m, x->rows, x->columns / ranks_of(t), x->element_bytes));
+}
+
+static enum tdm_tensor_style style_of(const struct tdm_torch_model *t, enum tdm_projection p)
+{
+    return ranks_of(t) == 1 ? TDM_STYLE_WHOLE : tdm_tensor_style(t->config, &t->settings, p);
+}
+
+struct tdm_eager_value *tdm_tensor_enter(const struct tdm_torch_model *t, enum tdm_projection p,
+                                         struct tdm_eager_value *x)
+{
+    if (casts_inputs(t) && style_of(t, p) == TDM_STYLE_ROWS) {
+        struct tdm_node *node = tdm_node_new(t->m, &sum_op, &x, 1);
+        return tdm_node_finish(t->m, node, tdm_float8_cast(t->m, x));
+    }
+    if (!tdm_tensor_is_planned(&t->settings))
+        return tdm_take(x);
+    switch (style_of(t, p)) {
+    case TDM_STYLE_COLUMNS:
+    case TDM_STYLE_COLUMNS_GATHERED:
+        return tdm_mark(t->m, &read_op, 0, NULL, x);
+    case TDM_STYLE_ROWS_SPLIT:
+        return own_columns(t, x);
+    default:
+        return tdm_take(x);
+    }
+}
+
+/* A copy whose gradient is one too. */
+static struct tdm_eager_value *joined(const struct tdm_torch_model *t, struct tdm_eager_value *y)
+{
+    struct tdm_node *node = tdm_node_new(t->m, &read_op, &y, 1);
+    struct tdm_eager_value *copy = tdm_value_new(t->m, y->rows, y->columns, y->element_bytes);
+    return tdm_replace(t->m, y, tdm_node_finish(t->m, node, copy));
+}
+
+struct tdm_eager_value *tdm_tensor_leave(const struct tdm_torch_model *t, enum tdm_projection p,
+                                         struct tdm_eager_value *y)
+{
+    const bool planned = tdm_tensor_is_planned(&t->settings);
+    switch (style_of(t, p)) {
+    case TDM_STYLE_COLUMNS_GATHERED:
+        return planned ? columns_of_all(t, y) : y;
+    case TDM_STYLE_ROWS:
+    case TDM_STYLE_ROWS_SPLIT:
+        return tdm_tensor_scatter(t, y);
+    case TDM_STYLE_JOINED:
+        return planned ? joined(t, y) : y;
+    default:
+        return y;
+    }
 }
 
 /* ---- embedding ---- */
@@ -168,7 +259,7 @@ struct tdm_eager_value *tdm_tensor_embedding(const struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     uint64_t tokens = t->settings.batch * tdm_torch_own_tokens(t);
-    if (ranks_of(t) == 1)
+    if (ranks_of(t) == 1 || (tdm_tensor_is_planned(&t->settings) && !t->config->tied))
         return tdm_embedding(m, t->embedding, t->ids, tokens);
     struct tdm_eager_value *below = tdm_value_new(m, tokens, 1, BOOL),
                            *above = tdm_value_new(m, tokens, 1, BOOL),
@@ -285,33 +376,28 @@ static struct tdm_eager_value *compiled_cross_entropy(struct tdm_eager *m,
     return tdm_node_finish(m, node, loss);
 }
 
-/* The gradient of gathered logits: this rank's words of it, copied. */
-static void words_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+static bool gathers_logits(const struct tdm_torch_settings *s)
 {
-    (void)grads;
-    results[0] = tdm_value_new(m, node->edges[0].rows, node->edges[0].columns, BF16);
+    return tdm_tensor_ranks(s) > 1 && (s->tensor.gathers_logits || tdm_tensor_is_planned(s));
 }
 
-struct tdm_eager_value *tdm_tensor_logits(const struct tdm_torch_model *t,
-                                          struct tdm_eager_value *logits)
+struct tdm_eager_value *tdm_tensor_head(const struct tdm_torch_model *t, struct tdm_eager_value *x)
 {
-    static const struct tdm_eager_op op = {"RedistributeBackward", false, words_backward};
     struct tdm_eager *m = t->m;
-    if (ranks_of(t) == 1 || !t->settings.tensor.gathers_logits)
-        return logits;
-    struct tdm_node *node = tdm_node_new(m, &op, &logits, 1);
-    uint64_t words = logits->columns * ranks_of(t);
-    struct tdm_eager_value *y = tdm_value_new(m, logits->rows, words, BF16);
-    y = tdm_replace(m, y, tdm_value_new(m, logits->rows, words, BF16)); /* side by side */
-    return tdm_replace(m, logits, tdm_node_finish(m, node, y));
+    struct tdm_eager_value *input = tdm_tensor_is_planned(&t->settings)
+                                        ? tdm_mark(m, &read_op, 0, NULL, x)
+                                        : tdm_tensor_gather(t, x);
+    struct tdm_eager_value *logits =
+        tdm_torch_linear(m, t, input, t->head, t->head_bias, TDM_MODULE_HEAD);
+    tdm_drop(m, input);
+    return gathers_logits(&t->settings) ? columns_of_all(t, logits) : logits;
 }
 
 struct tdm_eager_value *tdm_tensor_cross_entropy(const struct tdm_torch_model *t,
                                                  struct tdm_eager_value *logits,
                                                  struct tdm_eager_value *labels)
 {
-    bool divided = ranks_of(t) > 1 && !t->settings.tensor.gathers_logits;
+    const bool divided = ranks_of(t) > 1 && !gathers_logits(&t->settings);
     if (t->settings.compile == TDM_COMPILE_ALL)
         return divided ? compiled_cross_entropy(t->m, logits)
                        : tdm_fused_cross_entropy(t->m, logits, labels);
@@ -327,9 +413,9 @@ struct tdm_eager_value *tdm_tensor_cross_entropy(const struct tdm_torch_model *t
 static enum tdm_status read_ranks(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
+    const uint64_t before = tdm_tensor_ranks(&settings->torch);
     enum tdm_status status = tdm_key_read_count(key, value, settings, err);
-    if (status == TDM_OK && settings->torch.tensor.ranks > 1 &&
-        settings->torch.wrapper == &tdm_fsdp_wrapper)
+    if (status == TDM_OK && before == 1 && tdm_tensor_ranks(&settings->torch) > 1)
         settings->communicators++;
     return status;
 }
@@ -341,7 +427,7 @@ static bool is_sharded(const struct tdm_key_case *c)
 
 static bool is_divided(const struct tdm_key_case *c)
 {
-    return tdm_tensor_ranks(&c->settings->torch) > 1;
+    return tdm_tensor_ranks(&c->settings->torch) > 1 && !tdm_tensor_is_planned(&c->settings->torch);
 }
 
 static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded},
@@ -354,78 +440,16 @@ const struct tdm_method_key tdm_keys_tensor[] = {
     {"disable_loss_parallel", "no|yes", "no",
      "of tensor_parallel_degree; yes: logits of all words are gathered", tdm_key_read_switch,
      FIELD(gathers_logits), .needs = {&needs_ranks}},
+    {"tp_size", "N", "1",
+     "ranks that divide heads, MLP and head by transformers' tp_plan, as ParallelismConfig of "
+     "accelerate has them: all of them have all tokens",
+     read_ranks, FIELD(plan_ranks), .least = 1, .most = MOST_RANKS, .needs = {&needs_shards}},
     {.name = NULL},
 };
 
-static enum tdm_status check_settings(const struct tdm_torch_settings *s, struct tdm_error *err)
-{
-    const struct {
-        const char *key;
-        bool is_set;
-    } unknown[] = {
-        {"lora_rank", s->lora_rank > 0},
-        {"liger", s->liger != 0},
-        {"model_code", s->code != TDM_CODE_TRANSFORMERS},
-        {"tiled_mlp_compute", s->mlp_tiles > 0},
-        {"tiled_logits", s->logits_tiles > 0},
-        {"logits", s->logits != TDM_LOGITS_HF && s->logits != TDM_LOGITS_HF_HELD &&
-                       s->logits != TDM_LOGITS_BF16 && s->logits != TDM_LOGITS_BF16_HELD &&
-                       s->logits != TDM_LOGITS_BASE},
-        {"optimizer", s->optimizer >= TDM_TORCH_ADAMW_8BIT},
-    };
-    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
-        if (unknown[i].is_set)
-            return tdm_fail(err, TDM_USAGE,
-                            "--set tensor_parallel_degree: with %s it is not modelled",
-                            unknown[i].key);
-    return TDM_OK;
-}
-
-enum tdm_status tdm_tensor_check(const struct tdm_model *model,
-                                 const struct tdm_method_settings *settings, struct tdm_error *err)
-{
-    const struct tdm_torch_settings *s = &settings->torch;
-    const uint64_t ranks = tdm_tensor_ranks(s), parts = ranks * tdm_fsdp_replicas(&s->fsdp);
-    char divisors[TDM_DIVISORS_BYTES];
-    if (ranks == 1)
-        return TDM_OK;
-    if (model->parts != 0 || model->experts.count > 0 || model->whole_qk_norm ||
-        tdm_model_tensor(model, 0, TDM_ROLE_QKV) != NULL || model->latent.kv_rank > 0) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set tensor_parallel_degree: layers of %s are not modelled in parts",
-                 model->architecture);
-        return tdm_hint(err, "Llama, Mistral, Qwen2, Qwen3 and Gemma are");
-    }
-    uint64_t common = tdm_common_divisor(tdm_common_divisor(model->query_heads, model->kv_heads),
-                                         model->intermediate);
-    if (common % ranks != 0) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set tensor_parallel_degree: %" PRIu64 " does not divide %" PRIu32
-                 " heads, %" PRIu32 " KV heads and the MLP's %" PRIu32,
-                 ranks, model->query_heads, model->kv_heads, model->intermediate);
-        return tdm_hint(err, "degrees that do: %s",
-                        tdm_divisors_format(common, 1, UINT64_MAX, divisors));
-    }
-    if (s->ranks % parts != 0 || s->ranks == parts) {
-        tdm_fail(err, TDM_USAGE,
-                 "--set tensor_parallel_degree: %" PRIu64
-                 " GPUs are not two or more shards of %" PRIu64,
-                 s->ranks, parts);
-        return tdm_hint(err, "--gpus %" PRIu64 "; without shards it is no method here", 2 * parts);
-    }
-    uint64_t cuts = ranks * (s->context.divider == NULL ? 1
-                             : s->context.ranks > 0     ? 2 * s->context.ranks
-                                                        : 2 * s->ranks / ranks);
-    if (s->tokens % cuts != 0) {
-        tdm_fail(err, TDM_USAGE, "--context: %" PRIu64 " tokens are no multiple of %" PRIu64,
-                 s->tokens, cuts);
-        return tdm_hint(err, "--context %" PRIu64, tdm_size_ceil_div(s->tokens, cuts) * cuts);
-    }
-    return check_settings(s, err);
-}
-
 /* A layer gathers and scatters twice, in the backward too, where weights of the products after a
- * gather read what was gathered; recomputation gathers and scatters again. */
+ * gather read what was gathered; recomputation gathers and scatters again. By transformers' plan
+ * two results are summed, and the gradients of the inputs of q, k, v, gate and up. */
 void tdm_tensor_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                      struct tdm_method_cost *cost)
 {
@@ -436,9 +460,11 @@ void tdm_tensor_cost(const struct tdm_model *model, const struct tdm_method_sett
     const struct tdm_gpu_group group = {tdm_tensor_ranks(s), 1, s->context.gpus_per_node};
     double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
     double hidden = tokens * model->hidden * BF16 * (ranks - 1) / ranks;
+    const double forwards = 1 + tdm_torch_forwards_again(model, s);
+    const double sums = tdm_tensor_is_planned(s) ? 2 * (2 * forwards + 5) : 4 * (forwards + 1);
     cost->product_flops /= ranks;
     cost->attention_flops /= ranks;
-    tdm_traffic_add(&cost->exposed, group,
-                    4 * hidden * (2 + tdm_torch_forwards_again(model, s)) * model->layers +
-                        4 * hidden);
+    if (s->context.divider == NULL)
+        cost->sequences = (double)s->batch * (double)s->ranks / ranks;
+    tdm_traffic_add(&cost->exposed, group, sums * hidden * model->layers + 4 * hidden);
 }

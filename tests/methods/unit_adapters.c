@@ -549,6 +549,56 @@ static void litgpt_shares_shards(void **state)
     assert_int_equal(try_predict("llama-2-7b", "fsdp", 2, tensor, &p, &err), TDM_USAGE);
 }
 
+/* GaLore's moments by fully_shard on two GPUs: of matrices that are tall or square a shard of rows
+ * x rank, of wide ones rank x columns, whole; AdamW's of the rest are shards. Besides the
+ * projections are whole, of rank x the shorter side. */
+static void galore_of_shards_by_hand(void **state)
+{
+    static const char *const pairs[] = {"optimizer=galore", "galore_rank=64", EXACT, NULL};
+    const struct tdm_method_prediction p = predict_by("fsdp", 2, "llama-3.2-1b", pairs);
+    /* q, o, k, v, gate, up, down: 2,048 x 2,048, 512 x 2,048, 8,192 x 2,048, 2,048 x 8,192 */
+    const uint64_t rank = 64, side = 2048, kv = 512, inner = 8192,
+                   tall = (2 * side + 2 * inner) * rank / 2, wide = (2 * side + inner) * rank,
+                   projections = (2 * side + 2 * kv + 3 * side) * rank,
+                   rest = (UINT64_C(128256) * side + side) / 2 + 16 * side,
+                   bytes = 2 * (2 * (16 * (tall + wide) + rest) + 16 * projections);
+    const uint64_t predicted = p.steps[p.count - 1].torch.categories[TDM_METHOD_OPTIMIZER];
+    (void)state;
+    assert_in_range(predicted, bytes - MIB_BYTES, bytes + MIB_BYTES);
+}
+
+/* Of adapters among weights of fp32 their moments take half as much in bf16. */
+static void narrow_adapters_by_hand(void **state)
+{
+    static const char *const wide[] = {"lora_rank=8", "weights_dtype=fp32", EXACT, NULL},
+                             *const narrow[] = {"lora_rank=8", "weights_dtype=fp32",
+                                                "lora_dtype=bf16", EXACT, NULL};
+    (void)state;
+    for (uint64_t gpus = 1; gpus <= 2; gpus++) {
+        const char *method = gpus == 1 ? "parallel" : "fsdp";
+        const struct tdm_method_prediction w = predict_by(method, gpus, "qwen2.5-0.5b", wide),
+                                           n = predict_by(method, gpus, "qwen2.5-0.5b", narrow);
+        const uint64_t of_wide = w.steps[w.count - 1].torch.categories[TDM_METHOD_OPTIMIZER],
+                       of_narrow = n.steps[n.count - 1].torch.categories[TDM_METHOD_OPTIMIZER];
+        assert_true(of_narrow > 0);
+        assert_in_range(of_wide, 18 * of_narrow / 10, 2 * of_narrow);
+    }
+}
+
+/* Dropout of scores keeps a byte for each, beside the weights that it dropped some of. */
+static void score_dropout_by_hand(void **state)
+{
+    static const char *const without[] = {"attention=eager", "step=1", EXACT, NULL},
+                             *const with[] = {"attention=eager", "attention_dropout=0.1", "step=1",
+                                              EXACT, NULL};
+    const struct tdm_torch_step a = predict_of("qwen2.5-0.5b", without).steps[0].torch,
+                                b = predict_of("qwen2.5-0.5b", with).steps[0].torch;
+    (void)state;
+    assert_int_equal((b.end_bytes[TDM_PHASE_FORWARD] - b.before_bytes) -
+                         (a.end_bytes[TDM_PHASE_FORWARD] - a.before_bytes),
+                     24 * UINT64_C(14) * TOKENS * TOKENS);
+}
+
 /* Fabric makes LitGPT's logits fp32, and so is what the loss keeps: 8 bytes a token and word, where
  * transformers' logits that are held take 2 and its loss 4. K and V of all query heads are little
  * beside that. */
@@ -639,7 +689,7 @@ static void what_cannot_be_is_refused(void **state)
         {"fsdp", 2, {"optimizer=adamw-8bit"}, "bitsandbytes refuses"},
         {"torch-cp", 2, {"optimizer=lion-32bit"}, "bitsandbytes refuses"},
         {"fsdp", 2, {"optimizer=adafactor"}, "Adafactor of transformers fails"},
-        {"fsdp", 2, {"optimizer=galore"}, "projections of shards"},
+        {"fsdp", 2, {"optimizer=galore", "fsdp_version=1"}, "flat"},
         {"fsdp", 2, {"optimizer=galore-8bit"}, "bitsandbytes refuses"},
         {"fsdp", 16, {"optimizer=adam-mini"}, "by heads"},
         {"fsdp", 4, {"optimizer=muon", "dp_replicate_size=2"}, "dp_replicate_size"},
@@ -781,6 +831,9 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(prefixes_by_hand),
         cmocka_unit_test(litgpt_by_hand),
+        cmocka_unit_test(galore_of_shards_by_hand),
+        cmocka_unit_test(narrow_adapters_by_hand),
+        cmocka_unit_test(score_dropout_by_hand),
         cmocka_unit_test(litgpt_logits_are_fp32),
         cmocka_unit_test(held_logits_stay),
         cmocka_unit_test(litgpt_shares_shards),
