@@ -244,7 +244,9 @@ def forward(net, ids, case):
         return net.model(input_ids=ids, use_cache=cache).last_hidden_state.mean(), None
     if logits == "last":
         return net(input_ids=ids, use_cache=cache, logits_to_keep=1).logits.float().mean(), None
-    output = net(input_ids=ids, labels=ids, use_cache=cache)
+    # without a mask transformers 4.57 makes one that keeps packed sequences apart; a Trainer gives ones
+    mask = None if case.set["transformers"] == "now" else torch.ones_like(ids)
+    output = net(input_ids=ids, attention_mask=mask, labels=ids, use_cache=cache)
     return output.loss, output if logits == "hf-held" else None
 
 
