@@ -116,7 +116,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                         "num_labels",
                                         "loss_held",
                                         "checkpoint_wrapper",
-                                        "transformers"};
+                                        "transformers",
+                                        "max_completion_length"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
