@@ -307,8 +307,8 @@ static struct tdm_eager_value *rloo_scores(struct tdm_torch_model *t, const stru
     return policy_scores(t, b);
 }
 
-/* The mean cross entropy of chosen sequences, of a copy without their last tokens
- * (concatenated_forward's cross_entropy_loss). */
+/* The mean cross entropy of chosen sequences, without their last tokens: of a copy, but of one
+ * sequence, which is contiguous so (concatenated_forward's cross_entropy_loss). */
 static struct tdm_eager_value *chosen_loss(struct tdm_torch_model *t,
                                            struct tdm_eager_value *logits)
 {
@@ -318,12 +318,12 @@ static struct tdm_eager_value *chosen_loss(struct tdm_torch_model *t,
     m->category = TDM_METHOD_LOGITS;
     struct tdm_eager_value *chosen = tdm_rows(m, logits, sequences * t->settings.tokens);
     struct tdm_eager_value *shifted = tdm_rows(m, chosen, sequences * (t->settings.tokens - 1));
-    struct tdm_eager_value *copy = tdm_clone(m, shifted);
+    if (sequences > 1)
+        shifted = tdm_replace(m, shifted, tdm_clone(m, shifted));
     m->category = before;
     tdm_drop(m, chosen);
+    struct tdm_eager_value *loss = entropy(t, shifted);
     tdm_drop(m, shifted);
-    struct tdm_eager_value *loss = entropy(t, copy);
-    tdm_drop(m, copy);
     return loss;
 }
 

@@ -256,7 +256,7 @@ static bool serves_as_the_host(uint64_t seed, uint64_t *moved)
 static void a_place_serves_as_the_host(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(40, 400), failed = 0, moved = 0;
+    uint64_t cases = tdm_case_count(40, 250), failed = 0, moved = 0;
     for (uint64_t i = 0; i < cases; i++)
         failed += !serves_as_the_host(tdm_case_seed(BASE_SEED, i), &moved);
     assert_int_equal(failed, 0);
@@ -300,7 +300,7 @@ static void kv_ahead_has_the_same_bits(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.max_tokens = 90};
-    uint64_t cases = tdm_case_count(120, 1200), compared = 0, listed = 0;
+    uint64_t cases = tdm_case_count(120, 800), compared = 0, listed = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED + 5000, i);
         struct tdm_schedule *schedule;
@@ -341,7 +341,7 @@ static void rows_apart_have_the_same_bits(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.max_tokens = 40, .optimizer = TDM_RANDOM_UPDATES};
-    uint64_t cases = tdm_case_count(150, 1500), compared = 0;
+    uint64_t cases = tdm_case_count(150, 1000), compared = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const uint64_t seed = tdm_case_seed(BASE_SEED + 9000, i);
         struct tdm_schedule *schedule;

@@ -282,7 +282,7 @@ static bool run_case(uint64_t seed, struct tally *tally)
 static void ranks_share_a_step(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(40, 250), failed = 0;
+    uint64_t cases = tdm_case_count(40, 180), failed = 0;
     struct tally tally = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &tally);

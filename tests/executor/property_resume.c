@@ -228,7 +228,7 @@ static bool run_case(uint64_t seed, struct tally *tally)
 static void a_training_goes_on_as_if_it_had_not_stopped(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(20, 60), failed = 0;
+    uint64_t cases = tdm_case_count(20, 40), failed = 0;
     struct tally tally = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &tally);
@@ -369,7 +369,7 @@ static bool run_within_case(uint64_t seed, struct stops *stops)
 static void a_step_goes_on_as_if_it_had_not_stopped(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(16, 50), failed = 0;
+    uint64_t cases = tdm_case_count(16, 36), failed = 0;
     struct stops stops = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_within_case(tdm_case_seed(BASE_SEED + 1, i), &stops);
@@ -455,7 +455,7 @@ static void a_changed_checkpoint_is_refused(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES, .max_tokens = 32};
-    uint64_t cases = tdm_case_count(60, 250), refused = 0;
+    uint64_t cases = tdm_case_count(60, 180), refused = 0;
     struct tdm_schedule *schedule = NULL;
     struct tdm_run_result result;
     struct tdm_error err = {0};

@@ -46,7 +46,7 @@ static void plan_is_packed_to_its_limit(void **state)
 static void plans_run(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(8, 60), failed = 0, tight = 0, host = 0, compared = 0;
+    uint64_t cases = tdm_case_count(8, 45), failed = 0, tight = 0, host = 0, compared = 0;
     for (uint64_t n = 0; n < cases; n++) {
         struct tdm_plan_outcome outcome;
         failed += !run_case(tdm_case_seed(BASE_SEED, n), &outcome);

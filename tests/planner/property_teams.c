@@ -251,7 +251,7 @@ static void run_case(uint64_t seed, struct counts *counts)
 static void files_give_what_plans_say(void **state)
 {
     (void)state;
-    const uint64_t cases = tdm_case_count(20, 160);
+    const uint64_t cases = tdm_case_count(20, 110);
     struct counts counts = {0};
     for (uint64_t n = 0; n < cases; n++)
         run_case(tdm_case_seed(BASE_SEED, n), &counts);
