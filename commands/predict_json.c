@@ -132,6 +132,7 @@ static void add_verdict(json_t **root, const struct tdm_predict_answer *a,
 {
     const struct tdm_method_prediction *p = &a->prediction;
     tdm_json_set(root, "last_gpu", json_boolean(p->run == TDM_RUN_LAST));
+    tdm_json_set(root, "middle_gpu", json_boolean(p->run == TDM_RUN_BETWEEN));
     tdm_json_set(root, "cached_memory_given_back", json_boolean(p->gives_back));
     tdm_json_set(root, "peak_within_margin_bytes",
                  p->fits_device ? json_integer((json_int_t)p->kept_bytes) : json_null());
