@@ -256,20 +256,22 @@ static void layer_norm_backward(struct tdm_eager *m, struct tdm_node *node,
                                 struct tdm_eager_value *const *grads,
                                 struct tdm_eager_value **results)
 {
-    struct tdm_eager_value *saved[3];
-    for (uint32_t i = 0; i < 3; i++)
+    struct tdm_eager_value *saved[TDM_MOST_SAVED];
+    const uint32_t count = node->saved_count;
+    for (uint32_t i = 0; i < count; i++)
         saved[i] = tdm_node_saved(m, node, i);
     if (tdm_node_needs(node, 0))
         results[0] = tdm_value_like(m, grads[0]);
     for (uint32_t i = 1; i < 3; i++)
         if (tdm_node_needs(node, i))
             results[i] = tdm_value_new(m, 1, grads[0]->columns, node->edges[i].element_bytes);
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = 0; i < count; i++)
         tdm_drop(m, saved[i]);
 }
 
-struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
-                                       struct tdm_eager_value *weight, struct tdm_eager_value *bias)
+static struct tdm_eager_value *layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                          struct tdm_eager_value *weight,
+                                          struct tdm_eager_value *bias)
 {
     static const struct tdm_eager_op op = {"NativeLayerNormBackward0", false, layer_norm_backward};
     struct tdm_eager_value *inputs[] = {x, weight, bias};
@@ -281,7 +283,24 @@ struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_val
         tdm_node_save(m, node, facts);
         tdm_drop(m, facts);
     }
+    for (unsigned i = 1; i < 3; i++)
+        if (inputs[i] != NULL)
+            tdm_node_save(m, node, inputs[i]);
     return tdm_node_finish(m, node, y);
+}
+
+struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *weight, struct tdm_eager_value *bias)
+{
+    if (!m->autocast)
+        return layer_norm(m, x, weight, bias);
+    struct tdm_eager_value *given[] = {x, weight, bias}, *wide[3];
+    for (unsigned i = 0; i < 3; i++)
+        wide[i] = given[i] == NULL ? NULL : tdm_cast(m, given[i], FP32);
+    struct tdm_eager_value *y = layer_norm(m, wide[0], wide[1], wide[2]);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, wide[i]);
+    return y;
 }
 
 /* 0.5 x (1 + tanh(c (x + 0.044715 x^3))), operation by operation: NewGELUActivation of

@@ -37,7 +37,8 @@ struct tdm_eager_value *tdm_sigmoid(struct tdm_eager *m, struct tdm_eager_value 
 struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_add_number(struct tdm_eager *m, struct tdm_eager_value *x);
 struct tdm_eager_value *tdm_square(struct tdm_eager *m, struct tdm_eager_value *x);
-/* nn.LayerNorm: saves its input, and means and scales of the rows in fp32. */
+/* nn.LayerNorm: saves its input and weights, and means and scales of the rows in fp32. Under
+ * autocast all of it is fp32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32). */
 struct tdm_eager_value *tdm_layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
                                        struct tdm_eager_value *weight,
                                        struct tdm_eager_value *bias);

@@ -150,6 +150,25 @@ static struct tdm_eager_value *bare_norm(struct tdm_eager *m, struct tdm_eager_v
     return tdm_replace(m, normed, tdm_cast(m, normed, x->element_bytes));
 }
 
+/* Nemotron, whose norm is in the dtype of autocast, not in fp32 (modeling_nemotron.py
+ * NemotronLayerNorm1P). */
+static struct tdm_eager_value *offset_layer_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                                 struct tdm_eager_value *weight,
+                                                 struct tdm_eager_value *bias)
+{
+    const bool autocast = m->autocast;
+    struct tdm_eager_value *factor = tdm_add_number(m, weight), *given[] = {x, factor, bias};
+    for (unsigned i = 0; i < 3; i++)
+        given[i] = autocast ? tdm_cast(m, given[i], BF16) : tdm_take(given[i]);
+    tdm_drop(m, factor);
+    m->autocast = false;
+    struct tdm_eager_value *y = tdm_layer_norm(m, given[0], given[1], given[2]);
+    m->autocast = autocast;
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, given[i]);
+    return y;
+}
+
 struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct tdm_torch_model *t,
                                             struct tdm_eager_value *x,
                                             struct tdm_eager_value *weight,
@@ -160,10 +179,8 @@ struct tdm_eager_value *tdm_torch_norm_with(struct tdm_eager *m, const struct td
     if (bias == NULL && !t->config->unbiased_norms)
         return tdm_torch_norm(m, t, x, weight);
     struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
-    struct tdm_eager_value *factor =
-        t->config->offset_norms ? tdm_add_number(m, weight) : tdm_take(weight); /* Nemotron */
-    struct tdm_eager_value *y = tdm_layer_norm(m, input, factor, bias);
-    tdm_drop(m, factor);
+    struct tdm_eager_value *y = t->config->offset_norms ? offset_layer_norm(m, input, weight, bias)
+                                                        : tdm_layer_norm(m, input, weight, bias);
     tdm_drop(m, input);
     return tdm_module_leave(t, weight->module, y);
 }
