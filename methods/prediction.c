@@ -413,16 +413,27 @@ static bool decides(const struct tdm_method_prediction *other,
     return tdm_method_peak_bytes(other) > tdm_method_peak_bytes(one);
 }
 
-/* Stages of a pipeline that may have the highest peak, if that is asked for; else 1. */
-static unsigned count_stages(const struct tdm_model *model,
+/* Stages of a pipeline that may have the peak that is asked for. */
+static uint64_t count_stages(const struct tdm_model *model,
                              const struct tdm_method_settings *settings)
 {
     struct tdm_megatron_layout layout;
+    const enum tdm_megatron_rank rank = settings->megatron.rank;
     if (settings->method == NULL || settings->method->system != &tdm_megatron_system ||
-        settings->megatron.rank != TDM_RANK_HIGHEST ||
+        rank == TDM_RANK_FIRST || rank == TDM_RANK_LAST ||
         tdm_megatron_layout(model, settings, &layout, NULL) != TDM_OK || layout.pipeline == 1)
         return 1;
-    return layout.uneven ? 3 : 2;
+    return rank == TDM_RANK_BETWEEN ? layout.between : 2 + layout.between;
+}
+
+/* Makes settings those of the stage of this number among these. */
+static void choose_stage(struct tdm_megatron_settings *s, uint64_t number)
+{
+    const uint64_t ends = s->rank == TDM_RANK_HIGHEST ? 2 : 0;
+    s->run = s->rank == TDM_RANK_LAST || (ends > 0 && number == 1)     ? TDM_RUN_LAST
+             : s->rank == TDM_RANK_BETWEEN || (ends > 0 && number > 1) ? TDM_RUN_BETWEEN
+                                                                       : TDM_RUN_FIRST;
+    s->between = s->run == TDM_RUN_BETWEEN ? number - ends : 0;
 }
 
 /* Of a pipeline the prediction is that of its first or of its last stage, or of one between,
@@ -430,17 +441,11 @@ static unsigned count_stages(const struct tdm_model *model,
 static enum tdm_status of_stages(const struct call *c, const struct tdm_method_settings *settings,
                                  struct tdm_method_prediction *p, struct tdm_error *err)
 {
-    static const enum tdm_megatron_run runs[] = {
-        [TDM_RANK_HIGHEST] = TDM_RUN_FIRST,
-        [TDM_RANK_FIRST] = TDM_RUN_FIRST,
-        [TDM_RANK_LAST] = TDM_RUN_LAST,
-        [TDM_RANK_BETWEEN] = TDM_RUN_BETWEEN,
-    };
     struct tdm_method_settings stage = *settings;
     struct call each = *c;
-    const unsigned stages = count_stages(c->model, settings);
-    stage.megatron.run = runs[settings->megatron.rank];
-    if (stages == 1) {
+    const uint64_t stages = count_stages(c->model, settings);
+    if (stages <= 1) {
+        choose_stage(&stage.megatron, 0);
         enum tdm_status status = of_one_end(c, &stage, p, err);
         p->run = status == TDM_OK ? stage.megatron.run : TDM_RUN_FIRST;
         return status;
@@ -450,11 +455,11 @@ static enum tdm_status of_stages(const struct call *c, const struct tdm_method_s
     struct tdm_method_prediction start = {.parameters_bytes = 0}, highest = start;
     if (c->kind == NEED) /* after a prediction */
         start = *p;
-    uint64_t work = c->kind == NEED ? 0 - (uint64_t)(stages - 1) * p->work : 0;
+    uint64_t work = c->kind == NEED ? 0 - (stages - 1) * p->work : 0;
     bool ended = false;
-    for (unsigned i = 0; i < stages; i++) {
+    for (uint64_t i = 0; i < stages; i++) {
         struct tdm_method_prediction one = start;
-        stage.megatron.run = (enum tdm_megatron_run)i;
+        choose_stage(&stage.megatron, i);
         enum tdm_status status = of_one_end(&each, &stage, &one, err);
         if (status != TDM_OK)
             return status;

@@ -86,6 +86,7 @@ struct tdm_megatron_settings {
     enum tdm_megatron_glu glu;
     enum tdm_megatron_rank rank; /* whose peak is asked for */
     enum tdm_megatron_run run;   /* the stage that is run: see prediction.c */
+    uint64_t between;            /* which of those that layout counts as `between` */
     uint32_t modules;            /* one bit for each */
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
     bool overlap_reduce, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
@@ -119,8 +120,10 @@ struct tdm_megatron_layout {
     uint64_t expert, expert_tensor, expert_data; /* how the same GPUs divide experts */
     uint64_t exchange_heads, exchange_ring;      /* among the context ranks */
     uint64_t stage;                              /* that is run */
-    bool uneven;     /* stages between the ends may have more layers than the first */
-    uint64_t chunks; /* of a stage */
+    /* stages between the ends that may have the highest peak: those with more layers than each
+     * before it, which has as many micro-batches in flight or more */
+    uint64_t between;
+    uint64_t chunks;                                                    /* of a stage */
     uint32_t layers[TDM_MEGATRON_CHUNKS], offsets[TDM_MEGATRON_CHUNKS]; /* of each: their first */
     uint64_t stage_layers, microbatches;
     uint64_t group; /* micro-batches in a row, where stages are interleaved */

@@ -239,16 +239,20 @@ static uint64_t layers_of_all(const struct division *d, uint64_t stage)
     return layers;
 }
 
-/* Of the stages that are neither first nor last, the one that keeps most: its layers times the
- * micro-batches in flight. */
-static uint64_t fullest_between(const struct division *d)
+/* Of the stages between the ends, the one of this number among those with more layers than each
+ * between before it. *count (may be NULL): how many these are. */
+static uint64_t fuller_between(const struct division *d, uint64_t number, uint64_t *count)
 {
-    uint64_t found = 1, most = 0;
+    uint64_t found = 1, most = 0, seen = 0;
     for (uint64_t i = 1; i + 1 < d->stages; i++) {
-        const uint64_t kept = layers_of_all(d, i) * (d->stages - i);
-        found = kept > most ? i : found;
-        most = kept > most ? kept : most;
+        const uint64_t layers = layers_of_all(d, i);
+        if (layers <= most)
+            continue;
+        most = layers;
+        found = seen++ == number ? i : found;
     }
+    if (count != NULL)
+        *count = seen;
     return found;
 }
 
@@ -257,7 +261,7 @@ static uint64_t stage_of(const struct division *d)
 {
     const struct tdm_megatron_settings *s = d->set;
     if (s->rank == TDM_RANK_BETWEEN || (s->rank == TDM_RANK_HIGHEST && s->run == TDM_RUN_BETWEEN))
-        return fullest_between(d);
+        return fuller_between(d, s->between, NULL);
     return s->rank == TDM_RANK_LAST || s->run == TDM_RUN_LAST ? d->stages - 1 : 0;
 }
 
@@ -271,8 +275,9 @@ static enum tdm_status fill(const struct division *d, struct tdm_megatron_layout
                         "; expected at most %u virtual stages on a GPU",
                         d->chunks, TDM_MEGATRON_CHUNKS);
     l->chunks = d->chunks;
-    l->uneven =
-        d->stages > 2 && (d->layout[0] != '\0' || s->first_layers > 0 || s->counts_embedding);
+    if (d->layout[0] != '\0' || s->first_layers > 0 || s->counts_embedding ||
+        s->rank == TDM_RANK_BETWEEN)
+        fuller_between(d, 0, &l->between);
     l->stage = stage_of(d);
     for (uint64_t c = 0; c < d->chunks; c++) {
         const uint64_t number = c * d->stages + l->stage;

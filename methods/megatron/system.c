@@ -314,11 +314,13 @@ static enum tdm_status check_model(const struct tdm_model *model,
         model->whole_qk_norm) {
         tdm_fail(
             err, TDM_USAGE,
-            "method %s: %s is a %s, whose norms, rotation or capped scores are not modelled in "
+            "method %s: %s is a %s, whose norms, positions or capped scores are not modelled in "
             "Megatron-LM",
             method, model->name, model->architecture);
-        return tdm_hint(err, tdm_model_rare_part(model) == NULL ? "fsdp, zero3 and ulysses take it"
-                                                                : "--mode serve takes it");
+        return tdm_hint(err, tdm_model_rare_part(model) != NULL ? "--mode serve takes it"
+                             : model->own_scores != TDM_SCORES_COMMON
+                                 ? "fsdp and zero3 take it"
+                                 : "fsdp, zero3 and ulysses take it");
     }
     return TDM_OK;
 }

@@ -40,6 +40,11 @@ static struct tdm_eager_value *repeat_kv(struct tdm_eager *m, const struct tdm_t
     return tdm_repeat(m, x, times);
 }
 
+bool tdm_torch_drops_scores(const struct tdm_torch_model *t)
+{
+    return t->config->attention_dropout > 0 || t->settings.attention_dropout > 0;
+}
+
 /* Attention with scores in memory: softmax in fp32, between products in bf16. *kept: the weights,
  * which the layer holds until it returns. */
 static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
@@ -81,7 +86,7 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
         tdm_drop(m, soft);
     }
     tdm_drop(m, masked);
-    if (t->config->attention_dropout > 0 || t->settings.attention_dropout > 0)
+    if (tdm_torch_drops_scores(t))
         weights = tdm_replace(m, weights, tdm_dropout(m, weights));
     struct tdm_eager_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
     struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, v->columns);

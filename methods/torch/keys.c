@@ -537,6 +537,12 @@ static bool takes_eager(const struct tdm_model *model)
     return (model->parts & TDM_PART_SINKS) != 0 || model->own_scores != TDM_SCORES_COMMON;
 }
 
+enum tdm_torch_attention tdm_torch_attention_of(const struct tdm_model *model,
+                                                enum tdm_torch_attention attention)
+{
+    return takes_eager(model) && attention == TDM_TORCH_SDPA ? TDM_TORCH_EAGER : attention;
+}
+
 static const char *settled_attention(const struct tdm_key_case *c, char *text)
 {
     (void)text;
@@ -1134,8 +1140,7 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         return tdm_fail(err, TDM_USAGE,
                         "method %s: sinks of attention, which %s has, are not modelled",
                         settings->method->name, model->architecture);
-    if (takes_eager(model) && torch->attention == TDM_TORCH_SDPA)
-        settings->torch.attention = TDM_TORCH_EAGER; /* which transformers takes for it */
+    settings->torch.attention = tdm_torch_attention_of(model, torch->attention);
     status = check_own_scores(model, settings, err);
     if (status == TDM_OK)
         status = check_normed_head(model, settings, err);
@@ -1161,6 +1166,19 @@ enum tdm_status tdm_torch_check(const struct tdm_model *model, struct tdm_method
         return tdm_hint(err, "add adapters: --set lora_rank=16");
     }
     return tdm_second_check(model, settings, err);
+}
+
+enum tdm_status tdm_torch_check_second(const struct tdm_model *model,
+                                       const struct tdm_method_settings *settings,
+                                       struct tdm_error *err)
+{
+    struct tdm_method_settings of_second = *settings;
+    of_second.torch = (struct tdm_torch_settings){.tokens = settings->torch.tokens,
+                                                  .batch = settings->torch.batch,
+                                                  .attention = settings->torch.attention,
+                                                  .wrapper = &tdm_no_wrapper,
+                                                  .ranks = 1};
+    return tdm_torch_check(model, &of_second, err);
 }
 
 const char *tdm_torch_assumption(const struct tdm_model *model,

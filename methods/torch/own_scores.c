@@ -172,7 +172,7 @@ struct tdm_eager_value *tdm_torch_own_attention(struct tdm_eager *m,
         tdm_drop(m, masked);
     struct tdm_eager_value *weights = tdm_cast(m, soft, merged[2]->element_bytes);
     tdm_drop(m, soft);
-    if (t->config->attention_dropout > 0)
+    if (tdm_torch_drops_scores(t))
         weights = tdm_replace(m, weights, tdm_dropout(m, weights));
     struct tdm_eager_value *output = tdm_bmm(m, weights, merged[2], qkv[0]->rows, qkv[2]->columns);
     struct tdm_eager_value *turned = tdm_transpose(m, output);

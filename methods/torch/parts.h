@@ -219,6 +219,17 @@ void tdm_torch_prefix(struct tdm_torch_model *t);
 void tdm_torch_prefix_join(const struct tdm_torch_model *t, struct tdm_eager_value **slot,
                            struct tdm_eager_value **tokens);
 
+/* What transformers takes for a model: scores in memory where it has nothing else for
+ * attention=sdpa. */
+enum tdm_torch_attention tdm_torch_attention_of(const struct tdm_model *model,
+                                                enum tdm_torch_attention attention);
+
+/* Is a second model, as a teacher or a reward model, one that is modelled beside these settings?
+ * TDM_USAGE: no. */
+enum tdm_status tdm_torch_check_second(const struct tdm_model *model,
+                                       const struct tdm_method_settings *settings,
+                                       struct tdm_error *err);
+
 /* The attention of a layer (attention.c). *kept: scores that the layer holds until it returns. */
 struct tdm_eager_value *tdm_torch_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                             const struct torch_layer *layer,
@@ -330,6 +341,9 @@ bool tdm_torch_compiles_checkpoint(const struct tdm_torch_model *t, uint32_t num
 struct tdm_eager_value *tdm_torch_compiled_layer(struct tdm_torch_model *t,
                                                  const struct tdm_function *function,
                                                  struct tdm_eager_value *x);
+
+/* Are scores in memory dropped in part, by the config or by the key? */
+bool tdm_torch_drops_scores(const struct tdm_torch_model *t);
 
 /* nn.Linear. */
 struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -24,11 +24,12 @@ static uint64_t rollout_sequences(const struct tdm_torch_settings *s)
 /* ---- models ---- */
 
 /* A model that scores, of the same settings. */
-static struct tdm_torch_settings scoring(const struct tdm_torch_settings *s, bool frozen)
+static struct tdm_torch_settings scoring(const struct tdm_model *model,
+                                         const struct tdm_torch_settings *s, bool frozen)
 {
     return (struct tdm_torch_settings){.tokens = s->tokens,
                                        .batch = s->batch,
-                                       .attention = s->attention,
+                                       .attention = tdm_torch_attention_of(model, s->attention),
                                        .fp32_weights = s->fp32_weights,
                                        .autocast = frozen ? TDM_AUTOCAST_NO : s->autocast,
                                        .logits = TDM_LOGITS_SCORE,
@@ -78,10 +79,10 @@ enum tdm_status tdm_ppo_create_value(struct tdm_torch_model *t, struct tdm_error
     enum tdm_status status = TDM_OK;
     if (s->second.reward_model != NULL)
         status = tdm_model_load(s->second.reward_model, &t->scorer, err);
-    const struct tdm_torch_settings settings = scoring(s, false);
+    const struct tdm_model *config = t->scorer != NULL ? t->scorer : t->config;
+    const struct tdm_torch_settings settings = scoring(config, s, false);
     if (status == TDM_OK)
-        status = tdm_torch_model_create(t->m, t->scorer != NULL ? t->scorer : t->config, &settings,
-                                        &t->value, err);
+        status = tdm_torch_model_create(t->m, config, &settings, &t->value, err);
     return status == TDM_OK ? join_parameters(t, err) : status;
 }
 
@@ -90,7 +91,7 @@ enum tdm_status tdm_ppo_create_reward(struct tdm_torch_model *t, struct tdm_erro
     const struct tdm_torch_settings *s = &t->settings;
     if (!is_ppo(s))
         return TDM_OK;
-    struct tdm_torch_settings settings = scoring(s, true);
+    struct tdm_torch_settings settings = scoring(t->value->config, s, true);
     settings.ids = t->ids;
     tdm_drop(t->m, t->value->ids);
     t->value->ids = tdm_take(t->ids);
@@ -228,7 +229,7 @@ static struct tdm_eager_value *run_scorer(struct tdm_torch_model *t)
  * (convert_outputs_to_fp32); of the value model only scores are. */
 static void widen_states(struct tdm_torch_model *t)
 {
-    for (uint32_t i = 0; t->autocasts && i <= t->config->layers; i++)
+    for (uint32_t i = 0; t->autocasts && t->hidden_states != NULL && i <= t->config->layers; i++)
         if (t->hidden_states[i] != NULL && t->hidden_states[i]->element_bytes != FP32)
             t->hidden_states[i] =
                 tdm_replace(t->m, t->hidden_states[i], tdm_cast(t->m, t->hidden_states[i], FP32));

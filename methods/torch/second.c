@@ -81,17 +81,18 @@ enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *e
 {
     const struct tdm_torch_settings *s = &t->settings;
     const struct tdm_model *config = t->config;
-    enum tdm_status status = TDM_OK;
     bool teaches = s->second.trainer == TDM_TRAINER_DISTILLATION;
     if (!teaches && !is_copied(s))
         return TDM_OK;
     if (teaches && s->second.teacher != NULL) {
-        status = tdm_model_load(s->second.teacher, &t->teacher, err);
+        enum tdm_status status = tdm_model_load(s->second.teacher, &t->teacher, err);
+        if (status != TDM_OK)
+            return status;
         config = t->teacher;
     }
     struct tdm_torch_settings settings = {.tokens = s->tokens,
                                           .batch = s->batch,
-                                          .attention = s->attention,
+                                          .attention = tdm_torch_attention_of(config, s->attention),
                                           .fp32_weights = s->fp32_weights,
                                           .autocast = second_autocast(s),
                                           .use_cache = s->second.trainer == TDM_TRAINER_PPO,
@@ -101,8 +102,7 @@ enum tdm_status tdm_second_create(struct tdm_torch_model *t, struct tdm_error *e
                                           .ids = t->ids};
     if (s->wrapper->share_second != NULL)
         s->wrapper->share_second(s, &settings);
-    return status != TDM_OK ? status
-                            : tdm_torch_model_create(t->m, config, &settings, &t->second, err);
+    return tdm_torch_model_create(t->m, config, &settings, &t->second, err);
 }
 
 void tdm_second_free(struct tdm_torch_model *t)
@@ -162,7 +162,7 @@ static void drop_batch(struct tdm_eager *m, struct batch *b)
     tdm_drop(m, b->mask);
 }
 
-/* Under autocast by accelerate ( convert_outputs_to_fp32). */
+/* Under autocast accelerate makes fp32 of what a forward returns (convert_outputs_to_fp32). */
 struct tdm_eager_value *tdm_torch_whole_logits(struct tdm_torch_model *t,
                                                struct tdm_eager_value *hidden)
 {

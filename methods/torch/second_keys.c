@@ -230,7 +230,6 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings, struct tdm_error *err)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
-    struct tdm_model *teacher = NULL;
     enum tdm_status status = TDM_OK;
     if (torch->second.trainer == TDM_TRAINER_REWARD && torch->logits != TDM_LOGITS_SCORE)
         return tdm_fail(err, TDM_USAGE,
@@ -272,12 +271,14 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
                      "--set trainer=ppo: PPO's four models with %s are not modelled", what);
             return tdm_hint(err, "parallel, ddp and zero1 have all of them whole on each GPU");
         }
+        struct tdm_model *reward = NULL;
         if (torch->second.reward_model != NULL) {
-            status = tdm_model_load(torch->second.reward_model, &teacher, err);
-            tdm_model_free(teacher);
+            status = tdm_model_load(torch->second.reward_model, &reward, err);
+            if (status == TDM_OK)
+                status = tdm_torch_check_second(reward, settings, err);
+            tdm_model_free(reward);
             if (status != TDM_OK)
                 return status;
-            teacher = NULL;
         }
     }
     const bool liger =
@@ -288,7 +289,10 @@ enum tdm_status tdm_second_check(const struct tdm_model *model,
                         "out use_cache, and logits but for logits=fused of trainer=grpo");
     if (torch->second.trainer != TDM_TRAINER_DISTILLATION || torch->second.teacher == NULL)
         return TDM_OK;
+    struct tdm_model *teacher = NULL;
     status = tdm_model_load(torch->second.teacher, &teacher, err);
+    if (status == TDM_OK)
+        status = tdm_torch_check_second(teacher, settings, err);
     if (status == TDM_OK && teacher->vocabulary != model->vocabulary)
         status =
             tdm_fail(err, TDM_USAGE,
