@@ -628,10 +628,11 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
     } else if (architecture->head_dim != 0) {
         model->head_dim = architecture->head_dim;
     } else if (model->hidden % model->query_heads != 0) {
-        tdm_json_fail(reader, "num_attention_heads",
-                      "is %" PRIu32 ", which does not divide \"hidden_size\" %" PRIu32
+        tdm_json_fail(reader, field_name(reader, architecture, FIELD_HEADS),
+                      "is %" PRIu32 ", which does not divide \"%s\" %" PRIu32
                       "; correct one of them or add \"head_dim\"",
-                      model->query_heads, model->hidden);
+                      model->query_heads, field_name(reader, architecture, FIELD_HIDDEN),
+                      model->hidden);
     } else {
         model->head_dim = model->hidden / model->query_heads;
     }

@@ -24,6 +24,19 @@ static enum tdm_status read_share(const struct tdm_method_key *key, const char *
     return TDM_OK;
 }
 
+/* vLLM needs memory for its weights at least. */
+static enum tdm_status read_utilization(const struct tdm_method_key *key, const char *value,
+                                        struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    enum tdm_status status = read_share(key, value, settings, err);
+    if (status == TDM_OK && settings->torch.second.vllm_utilization <= 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: vLLM cannot start with 0 of the device; "
+                        "expected a number above 0, up to 1",
+                        key->name);
+    return status;
+}
+
 static enum tdm_status read_weight(const struct tdm_method_key *key, const char *value,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -201,7 +214,7 @@ const struct tdm_method_key tdm_keys_second[] = {
      "vLLM on the same GPU, or on others, which are not counted", tdm_key_read_switch,
      FIELD(elsewhere), .needs = {&needs_vllm}},
     {"vllm_gpu_memory_utilization", "0.3", "0.3", "share of the device that vLLM may take",
-     read_share, FIELD(vllm_utilization), .needs = {&needs_vllm_here}},
+     read_utilization, FIELD(vllm_utilization), .needs = {&needs_vllm_here}},
     {"vllm_enable_sleep_mode", "no|yes", "no",
      "yes: vLLM gives its memory back between generations", tdm_key_read_switch, FIELD(sleeps),
      .needs = {&needs_vllm_here}},
