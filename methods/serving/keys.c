@@ -256,6 +256,13 @@ const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text)
     return text;
 }
 
+static const char *settled_block(const struct tdm_key_case *c, char *text)
+{
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64,
+             tdm_serving_block_tokens(c->model, &c->settings->serving));
+    return text;
+}
+
 static bool has_groups(const struct tdm_key_case *c)
 {
     enum tdm_serving_weights weights = c->settings->serving.weights;
@@ -314,8 +321,8 @@ const struct tdm_method_key tdm_keys_serving[] = {
      .least = 1, .most = MOST_RANKS},
     {"enable_chunked_prefill", "auto|no|yes", "auto",
      "auto: from V1 on; before, where the context is over 32K", tdm_key_read_choice, FIELD(chunks)},
-    {"block_size", "N", "16", "tokens of a block", tdm_key_read_count, FIELD(block_tokens),
-     .least = 1, .most = MOST_RANKS},
+    {"block_size", "N", "16", "tokens of a block", tdm_key_read_count, FIELD(block_size),
+     .least = 1, .most = MOST_RANKS, .settled = settled_block},
     {"kv_cache_dtype", "auto|fp8|int8|int4|nvfp4", "auto",
      "K and V; auto: bf16; int8, int4 and nvfp4 with scales", tdm_key_read_choice, FIELD(kv_dtype)},
     {"kv_scale_group", "auto|N", "auto",
@@ -455,8 +462,7 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     }
     status = check_ranks(model, settings, err);
     if (status == TDM_OK)
-        status = tdm_serving_settle_states(model, &settings->serving,
-                                           tdm_serving_token_bytes(model, s), err);
+        status = tdm_serving_check_states(model, s, err);
     if (status != TDM_OK)
         return status;
     if (windowed && (divided || s->prefix_levels > 0 || s->eviction != TDM_EVICT_NONE)) {

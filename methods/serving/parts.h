@@ -82,10 +82,9 @@ uint64_t tdm_serving_state_pages(const struct tdm_serving *serving);
 /* Bytes that the mixer of such a layer makes of a token in the profile run. */
 uint64_t tdm_serving_mixer_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
 
-/* Raises block_tokens so that a page of K and V of a layer, whose token has token_bytes, has room
- * for the states of one. TDM_USAGE: they are not modelled with a setting. */
-enum tdm_status tdm_serving_settle_states(const struct tdm_model *model, struct tdm_serving *s,
-                                          uint64_t token_bytes, struct tdm_error *err);
+/* TDM_USAGE: states are not modelled with a setting. */
+enum tdm_status tdm_serving_check_states(const struct tdm_model *model, const struct tdm_serving *s,
+                                         struct tdm_error *err);
 
 /* ---- cache.c ---- */
 

@@ -175,8 +175,9 @@ void tdm_serving_answer(const struct tdm_model *model, const struct tdm_machine 
         answer->stage = stage;
     }
     answer->blocks = answer->rank.blocks;
-    answer->cache_tokens = answer->blocks / answer->groups * serving->block_tokens *
-                           serving->decode_ranks * serving->prefill_ranks;
+    answer->cache_tokens = answer->blocks / answer->groups *
+                           tdm_serving_block_tokens(model, serving) * serving->decode_ranks *
+                           serving->prefill_ranks;
     answer->blocks_of_a_sequence =
         tdm_serving_sequence_blocks(model, serving, answer->batched_tokens, context);
     /* V0 divides tokens by tokens, V1 blocks by blocks. */

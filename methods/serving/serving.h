@@ -80,7 +80,7 @@ struct tdm_serving {
     enum tdm_serving_choice chunks; /* is a prompt computed in chunks? */
     enum tdm_kv_dtype kv_dtype;
     uint64_t kv_group;       /* elements that share a scale; TDM_AUTO */
-    uint64_t block_tokens;   /* of a block */
+    uint64_t block_size;     /* tokens of a block, as they are said */
     uint64_t sliding_window; /* of every layer; TDM_AUTO: as the model has it */
     uint64_t chunk_tokens;   /* of chunked attention; 0: none */
     uint64_t full_every;     /* with chunks: of so many layers the last one sees all */
@@ -146,6 +146,10 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
 void tdm_serving_answer(const struct tdm_model *model, const struct tdm_machine *machine,
                         const struct tdm_serving *serving, uint64_t context,
                         struct tdm_serving_answer *answer);
+
+/* Tokens of a block: block_size, raised so that a page of K and V of a layer has room for the
+ * states of one, where layers have them. */
+uint64_t tdm_serving_block_tokens(const struct tdm_model *model, const struct tdm_serving *serving);
 
 /* Bytes of the cache of a GPU that some sequences take, in whole blocks. */
 uint64_t tdm_serving_needed_bytes(const struct tdm_model *model, const struct tdm_serving *serving,

@@ -620,12 +620,36 @@ static void states_take_pages(void **state)
             fail_msg("%s", s.err.message);
         const uint64_t heads =
             s.model->kv_heads > cases[i].gpus ? s.model->kv_heads / cases[i].gpus : 1;
-        assert_int_equal(s.settings.serving.block_tokens, cases[i].block);
+        assert_int_equal(tdm_serving_block_tokens(s.model, &s.settings.serving), cases[i].block);
         assert_int_equal(s.answer.groups, cases[i].groups);
         assert_int_equal(s.answer.rank.block_bytes,
                          cases[i].layers * cases[i].block * 2 * 2 * heads * s.model->head_dim);
         end(&s);
     }
+}
+
+/* A block has as many tokens as its dtype needs, whatever was asked before. */
+static void blocks_follow_their_dtype(void **state)
+{
+    static const char *const names[] = {"kv_cache_dtype=auto", "kv_cache_dtype=fp8",
+                                        "kv_cache_dtype=int8", "kv_cache_dtype=int4",
+                                        "kv_cache_dtype=nvfp4"};
+    unsigned compared = 0;
+    (void)state;
+    for (unsigned asked = 0; asked < TDM_KV_DTYPES; asked++)
+        for (unsigned other = 0; other < TDM_KV_DTYPES; other++) {
+            struct served a, b;
+            serve("nemotron-nano-9b-v2", "h100", 32768, 1, &names[asked], 1, &a);
+            serve("nemotron-nano-9b-v2", "h100", 32768, 1, &names[other], 1, &b);
+            assert_int_equal(a.status == TDM_OK && b.status == TDM_OK, true);
+            a.settings.serving.kv_dtype = (enum tdm_kv_dtype)other;
+            tdm_serving_answer(a.model, a.machine, &a.settings.serving, 32768, &a.answer);
+            assert_int_equal(a.answer.held_sequences, b.answer.held_sequences);
+            compared++;
+            end(&a);
+            end(&b);
+        }
+    assert_int_equal(compared, TDM_KV_DTYPES * TDM_KV_DTYPES);
 }
 
 /* A published start of Qwen3.6 27B with fp8 K and V and fp32 states, by vLLM 0.20: blocks of 1,568
@@ -656,7 +680,7 @@ static void states_of_qwen(void **state)
                      TDM_OK);
     assert_int_equal(tdm_method_check(model, &settings, &err), TDM_OK);
     tdm_serving_answer(model, machine, &settings.serving, 32768, &answer);
-    assert_int_equal(settings.serving.block_tokens, 1568);
+    assert_int_equal(tdm_serving_block_tokens(model, &settings.serving), 1568);
     assert_int_equal(answer.cache_tokens, 53312);
     assert_true(fabs(answer.concurrency - 5.15) < 0.005);
     tdm_machine_free(machine);
@@ -740,6 +764,7 @@ int main(void)
         cmocka_unit_test(experts_alone_are_quantized),
         cmocka_unit_test(states_take_pages),
         cmocka_unit_test(states_of_qwen),
+        cmocka_unit_test(blocks_follow_their_dtype),
         cmocka_unit_test(blocks_are_rounded),
         cmocka_unit_test(latent_keys_have_one_head),
         cmocka_unit_test(dtypes_have_scales),
