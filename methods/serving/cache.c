@@ -152,6 +152,16 @@ uint64_t tdm_serving_block_bytes(const struct tdm_model *model, const struct tdm
            tdm_serving_token_bytes(model, serving);
 }
 
+void tdm_serving_count_blocks(const struct tdm_model *model, const struct tdm_serving *serving,
+                              uint32_t stage, struct tdm_serving_rank *rank)
+{
+    rank->block_bytes = tdm_serving_block_bytes(model, serving, stage);
+    if (rank->block_bytes > 0)
+        rank->blocks = rank->cache_bytes / rank->block_bytes;
+    else
+        rank->blocks = rank->cache_bytes > 0 ? UINT64_MAX : 0;
+}
+
 /* Tokens of a sequence that eviction leaves. */
 static uint64_t kept_tokens(const struct tdm_serving *serving, uint64_t context)
 {

@@ -94,9 +94,15 @@ uint64_t tdm_serving_token_bytes(const struct tdm_model *model, const struct tdm
 /* Groups of layers whose blocks are counted alike. */
 uint32_t tdm_serving_groups(const struct tdm_model *model, const struct tdm_serving *serving);
 
-/* Bytes of a block in a stage: of as many layers as its largest group has there. */
+/* Bytes of a block in a stage: of as many layers as its largest group has there. 0: no layer of the
+ * stage keeps anything. */
 uint64_t tdm_serving_block_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
                                  uint32_t stage);
+
+/* Fills block_bytes and blocks from cache_bytes. A stage that keeps nothing has room for any number
+ * of blocks, if there is room for the stage itself. */
+void tdm_serving_count_blocks(const struct tdm_model *model, const struct tdm_serving *serving,
+                              uint32_t stage, struct tdm_serving_rank *rank);
 
 /* Blocks of one sequence in all groups, none of it shared. */
 uint64_t tdm_serving_sequence_blocks(const struct tdm_model *model,

@@ -133,9 +133,9 @@ static struct tdm_serving_rank rank_of(const struct tdm_model *model,
         taken = tdm_size_add(taken, rank.graph_bytes);
     rank.cache_bytes = serving->kv_memory_bytes > 0 ? serving->kv_memory_bytes
                                                     : tdm_size_left(answer->budget_bytes, taken);
-    rank.block_bytes = tdm_serving_block_bytes(model, serving, stage);
-    rank.blocks = serving->override_blocks > 0 ? serving->override_blocks
-                                               : rank.cache_bytes / rank.block_bytes;
+    tdm_serving_count_blocks(model, serving, stage, &rank);
+    if (serving->override_blocks > 0)
+        rank.blocks = serving->override_blocks;
     return rank;
 }
 

@@ -136,8 +136,7 @@ void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine 
                             &rank);
         rank.sampler_bytes = 0;
         rank.cache_bytes = tdm_size_left(answer->budget_bytes, rank.weights_bytes + LOADED_BYTES);
-        rank.block_bytes = tdm_serving_block_bytes(model, serving, stage);
-        rank.blocks = rank.cache_bytes / rank.block_bytes;
+        tdm_serving_count_blocks(model, serving, stage, &rank);
         if (stage > 0 && rank.blocks >= answer->rank.blocks)
             continue;
         answer->rank = rank;

@@ -628,6 +628,22 @@ static void states_take_pages(void **state)
     }
 }
 
+/* Of 56 stages of Nemotron Nano some have an MLP alone, which keeps nothing: they do not limit. */
+static void stages_may_keep_nothing(void **state)
+{
+    struct served s;
+    (void)state;
+    serve("nemotron-nano-9b-v2", "h200", 32768, 56,
+          (const char *const[]){"pipeline_parallel_size=56"}, 1, &s);
+    assert_int_equal(s.status, TDM_OK);
+    const struct tdm_layer_kind *kind = &s.model->layer_kinds[s.answer.stage];
+    assert_true(!kind->no_attention || kind->mamba);
+    assert_true(s.answer.rank.block_bytes > 0);
+    assert_int_equal(s.answer.blocks, s.answer.rank.cache_bytes / s.answer.rank.block_bytes);
+    assert_true(s.answer.held_sequences > 0 && s.answer.concurrency < 1e6);
+    end(&s);
+}
+
 /* A block has as many tokens as its dtype needs, whatever was asked before. */
 static void blocks_follow_their_dtype(void **state)
 {
@@ -764,6 +780,7 @@ int main(void)
         cmocka_unit_test(experts_alone_are_quantized),
         cmocka_unit_test(states_take_pages),
         cmocka_unit_test(states_of_qwen),
+        cmocka_unit_test(stages_may_keep_nothing),
         cmocka_unit_test(blocks_follow_their_dtype),
         cmocka_unit_test(blocks_are_rounded),
         cmocka_unit_test(latent_keys_have_one_head),
