@@ -245,14 +245,31 @@ const char *tdm_serving_settled_weights(const struct tdm_key_case *c, char *text
     return name_of(stored_weights(c->model));
 }
 
+void tdm_serving_preset(struct tdm_method_settings *settings)
+{
+    settings->serving.weights = TDM_SERVED_AS_STORED;
+}
+
+static bool are_grouped(enum tdm_serving_weights weights)
+{
+    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ ||
+           weights == TDM_SERVED_INT4_EXPERTS;
+}
+
+/* As the config says, which has 0 for a column. */
 static uint64_t stored_group(const struct tdm_model *model)
 {
-    return model->base.group > 0 ? model->base.group : USUAL_GROUP;
+    if (!are_grouped(stored_weights(model)))
+        return USUAL_GROUP;
+    return model->base.group > 0 ? model->base.group : TDM_AUTO;
 }
 
 const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text)
 {
-    snprintf(text, TDM_KEY_TEXT, "%" PRIu64, stored_group(c->model));
+    const uint64_t group = stored_group(c->model);
+    if (group == TDM_AUTO)
+        return "-1";
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64, group);
     return text;
 }
 
@@ -266,25 +283,33 @@ static const char *settled_block(const struct tdm_key_case *c, char *text)
 static bool has_groups(const struct tdm_key_case *c)
 {
     enum tdm_serving_weights weights = c->settings->serving.weights;
-    if (weights == TDM_SERVED_BF16)
-        weights = stored_weights(c->model);
-    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ ||
-           weights == TDM_SERVED_INT4_EXPERTS;
+    return are_grouped(weights == TDM_SERVED_AS_STORED ? stored_weights(c->model) : weights);
 }
 
 static enum tdm_status settle_weights(const struct tdm_model *model, struct tdm_serving *s,
                                       struct tdm_error *err)
 {
-    enum tdm_serving_weights stored = stored_weights(model);
-    if (s->weight_group == 0)
-        s->weight_group = stored_group(model);
-    if (s->weights != TDM_SERVED_BF16 && stored != TDM_SERVED_BF16 && s->weights != stored)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set quantization: the weights of %s are quantized already: %s",
-                        model->name, name_of(stored));
-    if (s->weights == TDM_SERVED_BF16)
+    const enum tdm_serving_weights stored = stored_weights(model);
+    const uint64_t group = stored_group(model);
+    char says[TDM_KEY_TEXT] = "-1, a column";
+    if (s->weights == TDM_SERVED_AS_STORED)
         s->weights = stored;
-    return TDM_OK;
+    if (s->weight_group == 0)
+        s->weight_group = group;
+    if (stored != TDM_SERVED_BF16 && s->weights != stored) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set quantization: %s contradicts the config of %s, which says %s",
+                 name_of(s->weights), model->name, name_of(stored));
+        return tdm_hint(err, "leave it out");
+    }
+    if (!are_grouped(stored) || s->weight_group == group)
+        return TDM_OK;
+    if (group != TDM_AUTO)
+        snprintf(says, sizeof(says), "%" PRIu64, group);
+    tdm_fail(err, TDM_USAGE,
+             "--set group_size: %" PRIu64 " contradicts the config of %s, which says %s",
+             s->weight_group, model->name, says);
+    return tdm_hint(err, "leave it out");
 }
 
 static const struct tdm_key_need needs_adapters = {"without enable_lora", has_adapters};
@@ -567,5 +592,6 @@ const struct tdm_method tdm_serving_method = {
     .least_gpus = 1,
     .most_gpus = MOST_RANKS,
     .keys = serving_keys,
+    .preset = tdm_serving_preset,
     .check = tdm_serving_check,
     .assumption = assumption};

@@ -15,27 +15,30 @@ struct tdm_serving_layers {
 struct tdm_serving_layers tdm_serving_stage(const struct tdm_model *model,
                                             const struct tdm_serving *serving, uint32_t stage);
 
+/* A preset: projections are as they are stored, unless a key says how. */
+void tdm_serving_preset(struct tdm_method_settings *settings);
+
 /* For keys: what the config of the checkpoint says of its weights, and their group. */
 const char *tdm_serving_settled_weights(const struct tdm_key_case *c, char *text);
 const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text);
 extern const struct tdm_key_need tdm_serving_needs_groups; /* weights whose groups have scales */
 
 /* How projections are stored: rows of a table of keys, which vLLM and SGLang name alike. */
-#define TDM_SERVING_WEIGHT_KEYS                                                                 \
-    {"quantization",                                                                            \
-     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4|int4-experts",                            \
-     NULL,                                                                                      \
-     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and " \
-     "gptq: 4 bits; mxfp4, int4-experts: experts alone",                                        \
-     tdm_key_read_choice,                                                                       \
-     .field = offsetof(struct tdm_method_settings, serving.weights),                            \
-     .settled = tdm_serving_settled_weights},                                                   \
-    {                                                                                           \
-        "group_size", "N", NULL, "weights that share a scale: of the config, else 128",         \
-            tdm_key_read_count,                                                                 \
-            .field = offsetof(struct tdm_method_settings, serving.weight_group), .least = 1,    \
-            .most = 65536, .needs = {&tdm_serving_needs_groups},                                \
-            .settled = tdm_serving_settled_group                                                \
+#define TDM_SERVING_WEIGHT_KEYS                                                                                                 \
+    {"quantization",                                                                                                            \
+     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4|int4-experts",                                                            \
+     NULL,                                                                                                                      \
+     "projections; if nothing is said as the config has them, which no value may contradict; "                                  \
+     "none: bf16, of a checkpoint that is not quantized; int8: W8A8; awq and gptq: 4 bits; mxfp4, int4-experts: experts alone", \
+     tdm_key_read_choice,                                                                                                       \
+     .field = offsetof(struct tdm_method_settings, serving.weights),                                                            \
+     .settled = tdm_serving_settled_weights},                                                                                   \
+    {                                                                                                                           \
+        "group_size", "N", NULL, "weights that share a scale: as the config says, else 128",                                    \
+            tdm_key_read_count,                                                                                                 \
+            .field = offsetof(struct tdm_method_settings, serving.weight_group), .least = 1,                                    \
+            .most = 65536, .needs = {&tdm_serving_needs_groups},                                                                \
+            .settled = tdm_serving_settled_group                                                                                \
     }
 
 /* What an answer says of weights that the model's config says are quantized, and of windows whose

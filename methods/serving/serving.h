@@ -61,6 +61,7 @@ enum tdm_serving_weights {
     TDM_SERVED_NF4,          /* bitsandbytes */
     TDM_SERVED_MXFP4,        /* experts alone, as GPT-OSS is stored */
     TDM_SERVED_INT4_EXPERTS, /* the same in integers, as Kimi K2 Thinking is */
+    TDM_SERVED_AS_STORED,    /* nothing is said: as the config of the checkpoint has them */
 };
 
 /* What states of layers are stored in; auto: as the config says, else bf16. */
@@ -101,9 +102,10 @@ struct tdm_serving {
     uint64_t other_weights_bytes;
     bool adapters;                        /* enable_lora */
     uint64_t adapter_slots, adapter_rank; /* max_loras, max_lora_rank */
-    uint64_t weight_group;    /* elements that share a scale, of AWQ, GPTQ, INT4_EXPERTS */
-    bool eager;               /* no CUDA graphs */
-    bool flashinfer;          /* samples by FlashInfer, not by sorting */
+    uint64_t weight_group; /* elements that share a scale, of AWQ, GPTQ, INT4_EXPERTS; TDM_AUTO: a
+                            * column */
+    bool eager;            /* no CUDA graphs */
+    bool flashinfer;       /* samples by FlashInfer, not by sorting */
     uint64_t non_torch_bytes; /* TDM_AUTO */
     uint64_t kv_memory_bytes; /* kv_cache_memory_bytes: of the cache, with no profile; 0: unset */
     uint64_t override_blocks; /* num_gpu_blocks_override; 0: unset */

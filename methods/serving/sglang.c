@@ -186,6 +186,7 @@ const struct tdm_method tdm_sglang_method = {
     .least_gpus = 1,
     .most_gpus = MOST_RANKS,
     .keys = all_keys,
+    .preset = tdm_serving_preset,
     .check = check,
     .assumption = assumption};
 

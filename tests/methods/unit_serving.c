@@ -729,15 +729,21 @@ static void checkpoints_are_served_as_stored(void **state)
 {
     static const struct {
         const char *stored, *pair;
-        uint32_t group;
+        uint64_t group;
         enum tdm_serving_weights weights;
         enum tdm_status status;
     } cases[] = {
         {NULL, NULL, 128, TDM_SERVED_BF16, TDM_OK},
         {NULL, "quantization=awq", 128, TDM_SERVED_AWQ, TDM_OK},
         {"{\"quant_method\": \"awq\", \"group_size\": 64}", NULL, 64, TDM_SERVED_AWQ, TDM_OK},
-        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=32", 32, TDM_SERVED_AWQ,
+        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=64", 64, TDM_SERVED_AWQ,
          TDM_OK},
+        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=32", 0, TDM_SERVED_AWQ,
+         TDM_USAGE},
+        {"{\"quant_method\": \"gptq\", \"group_size\": -1}", NULL, TDM_AUTO, TDM_SERVED_GPTQ,
+         TDM_OK},
+        {"{\"quant_method\": \"awq\"}", "quantization=none", 0, TDM_SERVED_BF16, TDM_USAGE},
+        {NULL, "quantization=none", 128, TDM_SERVED_BF16, TDM_OK},
         {"{\"quant_method\": \"gptq\"}", "quantization=gptq", 128, TDM_SERVED_GPTQ, TDM_OK},
         {"{\"quant_method\": \"fp8\"}", NULL, 128, TDM_SERVED_FP8, TDM_OK},
         {"{\"load_in_4bit\": true}", NULL, 128, TDM_SERVED_NF4, TDM_OK},
