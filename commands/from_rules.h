@@ -169,6 +169,9 @@ enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const 
  * prefix; `unsaid`: a part that is not named is on. */
 enum tdm_status tdm_from_liger_parts(const struct tdm_from_reading *r, const json_t *table,
                                      const char *prefix, const char *mlp, bool unsaid);
+/* optim_args of TrainingArguments, which Axolotl has too. */
+enum tdm_status tdm_from_read_optim_args(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value);
 enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value);
 
