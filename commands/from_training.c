@@ -772,7 +772,11 @@ const struct tdm_from_kind tdm_from_training = {
     .name = "TrainingArguments",
     .rules = tdm_from_training_rules,
     .signs = {"per_device_train_batch_size", "output_dir", "gradient_checkpointing",
-              "learning_rate", "optim", "model_name_or_path"},
+              "learning_rate", "optim", "model_name_or_path",
+              /* of configs of TRL's trainers alone */
+              "rloo_k", "reward_clip_range", "normalize_advantages", "num_ppo_epochs", "vf_coef",
+              "cliprange_value", "response_length", "local_rollout_forward_batch_size",
+              "sft_model_path", "reward_model_path", "num_generations", "max_completion_length"},
     .settle = settle_training};
 
 /* ---- peft ---- */
