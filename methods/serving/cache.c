@@ -67,6 +67,15 @@ static uint32_t kinds_of_layer(const struct tdm_model *model, const struct tdm_s
     return count;
 }
 
+bool tdm_serving_keeps_any(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    struct kind kept[2];
+    uint32_t count = 0;
+    for (uint32_t layer = 0; layer < model->layers; layer++)
+        count += kinds_of_layer(model, serving, layer, kept);
+    return count > 0;
+}
+
 static struct kinds kinds_of(const struct tdm_model *model, const struct tdm_serving *serving)
 {
     struct kinds kinds = {.count = 0};
@@ -75,7 +84,7 @@ static struct kinds kinds_of(const struct tdm_model *model, const struct tdm_ser
         for (uint32_t i = kinds_of_layer(model, serving, layer, kept); i-- > 0;)
             kinds.kind[find_kind(&kinds, kept[i])].layers++;
     bool hybrid = kinds.count > 1;
-    if (serving->version < TDM_VLLM_0_8 || (hybrid && serving->one_group))
+    if (kinds.count == 0 || serving->version < TDM_VLLM_0_8 || (hybrid && serving->one_group))
         kinds = (struct kinds){.kind = {{.keeps = ALL, .layers = model->layers}}, .count = 1};
     uint32_t size = model->layers;
     for (uint32_t k = 0; k < kinds.count; k++)

@@ -475,6 +475,12 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     enum tdm_status status = settle_weights(model, &settings->serving, err);
     if (status != TDM_OK)
         return status;
+    if (!tdm_serving_keeps_any(model, s))
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--mode serve: no layer of %s keeps K and V or states, so there is no cache "
+            "to predict",
+            model->name);
     if (model->latent.kv_rank > 0 &&
         (s->version < TDM_VLLM_0_8 || s->eviction != TDM_EVICT_NONE || s->prefill_ranks > 1)) {
         tdm_fail(err, TDM_USAGE,

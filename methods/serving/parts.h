@@ -94,6 +94,9 @@ enum tdm_status tdm_serving_check_states(const struct tdm_model *model, const st
 /* Bytes of K and V of a token in one layer of a rank. */
 uint64_t tdm_serving_token_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
 
+/* Does any layer keep something in the cache? */
+bool tdm_serving_keeps_any(const struct tdm_model *model, const struct tdm_serving *serving);
+
 /* Groups of layers whose blocks are counted alike. */
 uint32_t tdm_serving_groups(const struct tdm_model *model, const struct tdm_serving *serving);
 
