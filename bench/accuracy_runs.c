@@ -120,8 +120,9 @@ static uint64_t embedding_states(const struct tdm_model *model,
     const uint64_t states = step->categories[TDM_METHOD_WEIGHTS] +
                             step->categories[TDM_METHOD_GRADIENTS] +
                             step->categories[TDM_METHOD_OPTIMIZER];
-    const uint64_t vectors = model->vocabulary / settings->megatron.tensor +
-                             (settings->megatron.learned_positions ? model->max_context : 0);
+    const uint64_t vectors =
+        model->vocabulary / settings->megatron.tensor +
+        (settings->megatron.positions == TDM_POSITIONS_LEARNED ? model->max_context : 0);
     const double share = (double)(vectors * model->hidden * BF16_BYTES) /
                          (double)step->categories[TDM_METHOD_WEIGHTS];
     return (uint64_t)((double)states * share);

@@ -428,7 +428,7 @@ static const struct tdm_from_rule rules[] = {
     {"cosine_*", IGNORE NO_MEMORY},
     {"weight_decay", IGNORE NO_MEMORY},
     {"adam_*", IGNORE NO_MEMORY},
-    {"optim_args*", IGNORE NO_MEMORY},
+    {"optim_args", READ(tdm_from_read_optim_args)},
     {"warmup_*", IGNORE NO_MEMORY},
     {"num_epochs", IGNORE NO_MEMORY},
     {"max_steps", IGNORE NO_MEMORY},

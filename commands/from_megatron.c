@@ -145,25 +145,31 @@ static enum tdm_status read_optimizer(const struct tdm_from_reading *r, const ch
                : status;
 }
 
-/* rope or learned_absolute. */
 static enum tdm_status read_positions(const struct tdm_from_reading *r, const char *path,
                                       const json_t *value)
 {
-    if (tdm_from_is(value, "rope") || tdm_from_is(value, "learned_absolute"))
+    if (tdm_from_is(value, "rope") || tdm_from_is(value, "learned_absolute") ||
+        tdm_from_is(value, "none"))
         return tdm_from_pair(r, "position_embedding_type", json_string_value(value));
-    return tdm_from_bad(r, path, value, "rope and learned_absolute are known");
+    return tdm_from_bad(r, path, value, "rope, learned_absolute and none are known");
 }
 
 /* Scores in memory have masks of their own, unless attention_dropout is 0; it is 0.1 where nothing
  * is said of it (transformer_config.py). */
 static enum tdm_status settle_attention_dropout(const struct tdm_from_reading *r)
 {
+    static const struct tdm_from_rule rule[] = {{"attention_dropout", SET "attention_dropout"},
+                                                {.key = NULL}};
     const json_t *backend = argument(r, "--attention-backend"),
                  *dropout = argument(r, "--attention-dropout");
     if (backend == NULL || !tdm_from_is(backend, "unfused"))
         return TDM_OK;
-    return tdm_from_pair(r, "attention_dropout",
-                         dropout != NULL && tdm_from_is_off(dropout) ? "0" : "0.1");
+    if (dropout == NULL)
+        return tdm_from_pair(r, "attention_dropout", "0.1");
+    r->from->key = "attention_dropout";
+    const enum tdm_status status = tdm_from_apply_rules(r, rule, "attention_dropout", dropout);
+    r->from->key = NULL;
+    return status;
 }
 
 /* A value of an option, or what Megatron-LM takes where it is not said. */

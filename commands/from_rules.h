@@ -48,12 +48,14 @@ struct tdm_from_rule {
     const char *prefix; /* of names of the table, which may be left out */
 };
 
+#define TDM_FROM_SIGNS 24u
+
 /* A kind of file, and keys of which it has one. */
 struct tdm_from_kind {
     const char *name;
     const struct tdm_from_rule *rules;
-    const char *signs[8];
-    bool options;         /* keys are options: "--num-layers" is num_layers */
+    const char *signs[TDM_FROM_SIGNS]; /* up to NULL */
+    bool options;                      /* keys are options: "--num-layers" is num_layers */
     const char *lists[4]; /* keys whose value is a list, which --set may give one word for */
     /* Called when all keys were read. NULL: nothing follows from what it does not say. */
     enum tdm_status (*settle)(const struct tdm_from_reading *r);
@@ -169,6 +171,9 @@ enum tdm_status tdm_from_read_vllm_mode(const struct tdm_from_reading *r, const 
  * prefix; `unsaid`: a part that is not named is on. */
 enum tdm_status tdm_from_liger_parts(const struct tdm_from_reading *r, const json_t *table,
                                      const char *prefix, const char *mlp, bool unsaid);
+/* optim_args of TrainingArguments, which Axolotl has too. */
+enum tdm_status tdm_from_read_optim_args(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value);
 enum tdm_status tdm_from_read_bf16(const struct tdm_from_reading *r, const char *path,
                                    const json_t *value);
 

@@ -43,6 +43,7 @@ enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 /* Of a vocabulary that is padded or not said; no config has it. */
 #define OTHER_VOCABULARY "tidemark_vocab_size"
 #define ASSUMED_VOCABULARY "tidemark_vocab_assumed"
+#define IMPLIED_SIZES "tidemark_implied" /* why a size that is not said is what it is */
 
 static bool is_on(const json_t *arguments, const char *option)
 {
@@ -64,6 +65,17 @@ static bool imply(json_t *config, const char *key, json_int_t value)
 {
     return has(config, key) || value < 1 ||
            json_object_set_new(config, key, json_integer(value)) == 0;
+}
+
+/* The same, with what is to be said of it where the model differs. */
+static bool imply_because(json_t *config, const char *key, json_int_t value, const char *why)
+{
+    json_t *reasons = json_object_get(config, IMPLIED_SIZES);
+    if (has(config, key) || value < 1)
+        return true;
+    if (reasons == NULL && json_object_set_new(config, IMPLIED_SIZES, reasons = json_object()) != 0)
+        return false;
+    return json_object_set_new(reasons, key, json_string(why)) == 0 && imply(config, key, value);
 }
 
 static enum tdm_status read_sizes(const struct tdm_from_reading *r, const json_t *arguments)
@@ -126,12 +138,21 @@ static bool imply_sizes(json_t *config, const json_t *arguments)
                      heads = size_of(config, "num_attention_heads");
     const json_int_t gated = hidden * 8 / 3 / MLP_MULTIPLE * MLP_MULTIPLE;
     bool done =
-        imply(config, "intermediate_size", is_on(arguments, "--swiglu") ? gated : hidden * 4);
+        is_on(arguments, "--swiglu")
+            ? imply_because(config, "intermediate_size", gated,
+                            "--ffn-hidden-size is not there, which means 8/3 x --hidden-size in "
+                            "multiples of 64")
+            : imply_because(config, "intermediate_size", hidden * 4,
+                            "--ffn-hidden-size is not there, which means 4 x --hidden-size");
     if (heads > 0 && hidden % heads == 0)
-        done = done && imply(config, "head_dim", hidden / heads);
+        done = done && imply_because(config, "head_dim", hidden / heads,
+                                     "--kv-channels is not there, which means --hidden-size / "
+                                     "--num-attention-heads");
     if (!is_on(arguments, "--group-query-attention")) {
         json_object_del(config, "num_key_value_heads");
-        done = done && imply(config, "num_key_value_heads", heads);
+        done = done && imply_because(config, "num_key_value_heads", heads,
+                                     "--group-query-attention is not there, which means as many "
+                                     "KV heads as --num-attention-heads");
     }
     if (has(config, "num_local_experts"))
         done = done && imply(config, "num_experts_per_tok", EXPERTS_PER_TOKEN) &&
@@ -261,11 +282,14 @@ enum tdm_status tdm_from_make_model(struct tdm_from *from, struct tdm_model **mo
 }
 
 static enum tdm_status differs(const struct tdm_from *from, const struct tdm_model *model,
-                               const char *option, uint64_t said, uint64_t has_it,
+                               const char *option, const char *key, uint64_t has_it,
                                struct tdm_error *err)
 {
-    tdm_fail(err, TDM_INPUT, "%s: %s is %" PRIu64 ", and %s has %" PRIu64, from->config_file,
-             option, said, model->name, has_it);
+    const char *why =
+        json_string_value(json_object_get(json_object_get(from->config, IMPLIED_SIZES), key));
+    tdm_fail(err, TDM_INPUT, "%s: %s%s%" JSON_INTEGER_FORMAT ", and %s has %" PRIu64,
+             from->config_file, why != NULL ? why : option, why != NULL ? ": " : " is ",
+             size_of(from->config, key), model->name, has_it);
     return tdm_hint(err, tdm_from_has_shape(from) ? "leave MODEL out: the file describes its own"
                                                   : "name the model that the file is of");
 }
@@ -280,8 +304,7 @@ enum tdm_status tdm_from_compare(const struct tdm_from *from, const struct tdm_m
             continue;
         memcpy(&there, (const char *)model + sizes[i].field, sizeof(there));
         if (size_of(from->config, sizes[i].key) != (json_int_t)there)
-            return differs(from, model, sizes[i].option,
-                           (uint64_t)size_of(from->config, sizes[i].key), there, err);
+            return differs(from, model, sizes[i].option, sizes[i].key, there, err);
     }
     if (tied != NULL && json_is_true(tied) != model->tied) {
         tdm_fail(err, TDM_INPUT, "%s: --untie-embeddings-and-output-weights is %s, and %s has %s",

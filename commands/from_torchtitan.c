@@ -312,20 +312,36 @@ static size_t find_dated(const struct tdm_from_reading *r, bool later)
     return i;
 }
 
+static void name_dated(size_t told, char path[TDM_FROM_PATH_BYTES])
+{
+    snprintf(path, TDM_FROM_PATH_BYTES, "%s%s%s", dated[told].section,
+             dated[told].key == NULL ? "" : ".", dated[told].key == NULL ? "" : dated[told].key);
+}
+
+/* Keys of both times, which no version has. */
+static enum tdm_status note_both(const struct tdm_from_reading *r, size_t later, size_t earlier)
+{
+    char new[TDM_FROM_PATH_BYTES], old[TDM_FROM_PATH_BYTES], why[2 * TDM_FROM_PATH_BYTES];
+    name_dated(later, new);
+    name_dated(earlier, old);
+    snprintf(why, sizeof(why),
+             "is of a torchtitan before 28 July 2025, and %s of one since; taken as later "
+             "(units=layers+ends), else --set units=layers",
+             new);
+    return tdm_from_lack(r, old, why);
+}
+
 static enum tdm_status set_units(const struct tdm_from_reading *r)
 {
-    char path[TDM_FROM_PATH_BYTES];
+    char path[TDM_FROM_PATH_BYTES] = "parallelism";
     const size_t later = find_dated(r, true), earlier = find_dated(r, false),
                  told = later < DATED ? later : earlier;
     const bool ends = later < DATED || earlier == DATED;
-    if (told == DATED)
-        snprintf(path, sizeof(path), "parallelism");
-    else
-        snprintf(path, sizeof(path), "%s%s%s", dated[told].section,
-                 dated[told].key == NULL ? "" : ".",
-                 dated[told].key == NULL ? "" : dated[told].key);
+    if (told < DATED)
+        name_dated(told, path);
     enum tdm_status status =
-        later < DATED
+        later < DATED && earlier < DATED ? note_both(r, later, earlier)
+        : later < DATED
             ? tdm_from_note(r, path, "shows a torchtitan since 28 July 2025: units=layers+ends")
         : ends
             ? tdm_from_lack(r, path,
@@ -337,12 +353,26 @@ static enum tdm_status set_units(const struct tdm_from_reading *r)
     return status == TDM_OK ? tdm_from_pair(r, "units", ends ? "layers+ends" : "layers") : status;
 }
 
+/* Both names of the batch: the newer one came with another version (job_config.py). */
+static enum tdm_status check_batch(const struct tdm_from_reading *r)
+{
+    if (tdm_from_in(r, "training", "batch_size") == NULL ||
+        tdm_from_in(r, "training", "local_batch_size") == NULL)
+        return TDM_OK;
+    return tdm_fail(r->err, TDM_INPUT,
+                    "%s: \"training.batch_size\" and \"training.local_batch_size\" are both there; "
+                    "no torchtitan has both: leave one out",
+                    r->file);
+}
+
 /* One GPU has no shards, and autocast instead of their policy (distributed/utils.py
  * maybe_enable_amp). run_train.sh, which starts it, has expandable segments since October 2024. */
 static enum tdm_status settle(const struct tdm_from_reading *r)
 {
-    enum tdm_status status = TDM_OK;
+    enum tdm_status status = check_batch(r);
     r->from->is_training = true;
+    if (status != TDM_OK)
+        return status;
     if (r->from->asked_gpus == 1) {
         r->from->method = "parallel";
     } else {

@@ -4,6 +4,7 @@
 #include "commands/from_rules.h"
 
 #include <inttypes.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -317,6 +318,87 @@ static enum tdm_status read_fp16(const struct tdm_from_reading *r, const char *p
     return tdm_from_lack(r, path, "predicted as autocast to bf16, whose sizes are the same");
 }
 
+/* ---- arguments of optimizers ---- */
+
+/* One of optim_args. Those of GaLore are its rank, and which side is projected; what Adafactor's
+ * and Ademamix's change is no size. */
+static enum tdm_status read_optim_arg(const struct tdm_from_reading *r, const char *path,
+                                      const char *key, const char *value, bool galore)
+{
+    static const char *const harmless[] = {"update_proj_gap",
+                                           "scale",
+                                           "eps",
+                                           "betas",
+                                           "scale_parameter",
+                                           "relative_step",
+                                           "warmup_init",
+                                           "clip_threshold",
+                                           "decay_rate",
+                                           "alpha",
+                                           "beta3",
+                                           "t_alpha",
+                                           "t_beta3",
+                                           NULL};
+    char name[TDM_FROM_PATH_BYTES], why[TDM_FROM_PATH_BYTES];
+    snprintf(name, sizeof(name), "%.32s %.64s=%.64s", path, key, value);
+    if (strcmp(key, "rank") == 0 && galore)
+        return tdm_from_pair(r, "galore_rank", value);
+    if (strcmp(key, "proj_type") == 0 && galore && strcmp(value, "std") != 0)
+        return tdm_from_lack(r, name, "GaLore is predicted with proj_type=std");
+    if (strcmp(key, "rank") == 0 || strcmp(key, "proj_type") == 0)
+        return tdm_from_note(r, name, galore ? "as assumed" : "the optimizer projects nothing");
+    for (const char *const *word = harmless; *word != NULL; word++)
+        if (strcmp(key, *word) == 0)
+            return tdm_from_note(r, name, NO_MEMORY);
+    snprintf(why, sizeof(why), "the optimizer is predicted without %.64s", key);
+    return tdm_from_lack(r, name, why);
+}
+
+/* Without spaces. */
+static void copy_word(char *out, const char *from, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (from[i] != ' ')
+            *out++ = from[i];
+    *out = '\0';
+}
+
+/* "rank=64, scale=0.25" (transformers, Trainer._parse_optim_args), or an object of Axolotl's. */
+enum tdm_status tdm_from_read_optim_args(const struct tdm_from_reading *r, const char *path,
+                                         const json_t *value)
+{
+    const json_t *optim = json_object_get(r->root, "optim"), *inside;
+    if (optim == NULL)
+        optim = json_object_get(r->root, "optimizer");
+    const bool galore =
+        json_is_string(optim) && tdm_from_begins(json_string_value(optim), "galore_");
+    enum tdm_status status = TDM_OK;
+    const char *key, *at = json_string_value(value);
+    char name[64], text[64];
+    if (tdm_from_is_off(value))
+        return tdm_from_note(r, path, "off");
+    json_object_foreach((json_t *)(uintptr_t)value, key, inside)
+    {
+        char shown[TDM_JSON_SHOWN];
+        const char *word =
+            json_is_string(inside) ? json_string_value(inside) : tdm_json_show(inside, shown);
+        status = status == TDM_OK ? read_optim_arg(r, path, key, word, galore) : status;
+    }
+    if (!json_is_object(value) && at == NULL)
+        return tdm_from_bad(r, path, value, "expected words, as \"rank=64, scale=0.25\"");
+    while (status == TDM_OK && at != NULL && *(at += strspn(at, " ,")) != '\0') {
+        const size_t length = strcspn(at, ","), middle = strcspn(at, "=,");
+        const size_t begin = middle + (middle < length);
+        if (middle == length || middle >= sizeof(name) || length - begin >= sizeof(text))
+            return tdm_from_bad(r, path, value, "expected words, as \"rank=64, scale=0.25\"");
+        copy_word(name, at, middle);
+        copy_word(text, at + begin, length - begin);
+        status = read_optim_arg(r, path, name, text, galore);
+        at += length;
+    }
+    return status;
+}
+
 /* use_liger_kernel, with the parts that liger_kernel_config switches off (transformers,
  * integrations/liger.py). */
 static enum tdm_status read_liger(const struct tdm_from_reading *r, const char *path,
@@ -592,7 +674,7 @@ const struct tdm_from_rule tdm_from_training_rules[] = {
     {"scale_rewards", IGNORE NO_MEMORY},
     {"mask_truncated_completions", IGNORE NO_MEMORY},
     /* the rest of transformers */
-    {"optim_args", IGNORE NO_MEMORY},
+    {"optim_args", READ(tdm_from_read_optim_args)},
     {"max_grad_norm", SET "max_grad_norm"},
     {"per_device_eval_batch_size", IGNORE "evaluation is not predicted"},
     {"eval*", IGNORE "evaluation is not predicted"},
@@ -690,7 +772,11 @@ const struct tdm_from_kind tdm_from_training = {
     .name = "TrainingArguments",
     .rules = tdm_from_training_rules,
     .signs = {"per_device_train_batch_size", "output_dir", "gradient_checkpointing",
-              "learning_rate", "optim", "model_name_or_path"},
+              "learning_rate", "optim", "model_name_or_path",
+              /* of configs of TRL's trainers alone */
+              "rloo_k", "reward_clip_range", "normalize_advantages", "num_ppo_epochs", "vf_coef",
+              "cliprange_value", "response_length", "local_rollout_forward_batch_size",
+              "sft_model_path", "reward_model_path", "num_generations", "max_completion_length"},
     .settle = settle_training};
 
 /* ---- peft ---- */

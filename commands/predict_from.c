@@ -647,7 +647,8 @@ static enum tdm_status read_file(struct tdm_from *from, const char *path, struct
     if (status == TDM_OK && r.kind == NULL) {
         tdm_fail(err, TDM_INPUT, "%s: is none of the files that --from reads", path);
         status = tdm_hint(
-            err, "a DeepSpeed or accelerate config, TrainingArguments, an "
+            err, "a DeepSpeed or accelerate config, TrainingArguments, a config of "
+                 "TRL (as response_length and num_ppo_epochs of PPO, rloo_k of RLOO), an "
                  "adapter_config.json, an Axolotl config, Megatron-LM's arguments, a "
                  "config of torchtitan, torchtune, LitGPT or NeMo Automodel, a script with "
                  "arguments");

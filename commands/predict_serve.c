@@ -152,7 +152,7 @@ static json_t *serve_json(const struct tdm_predict_request *r, const struct tdm_
         {"cuda_graph_bytes", rank->graph_bytes},
         {"block_bytes", rank->block_bytes},
         {"blocks", s->blocks},
-        {"block_tokens", a->settings.serving.block_tokens},
+        {"block_tokens", tdm_serving_block_tokens(a->model, &a->settings.serving)},
         {"groups", s->groups},
         {"stage", s->stage},
         {"cache_tokens", s->cache_tokens},

@@ -63,7 +63,8 @@ static void print_gpu(const struct tdm_predict_answer *a, const struct tdm_servi
                 rank->sampler_bytes > rank->forward_bytes ? "sampler" : "layers");
     print_bytes("    not torch's", rank->non_torch_bytes, NULL);
     print_bytes("    K and V", rank->cache_bytes, "%s blocks of %" PRIu64 " tokens, %s each",
-                tdm_format_digits(s->blocks, digits[0]), serving->block_tokens,
+                tdm_format_digits(s->blocks, digits[0]),
+                tdm_serving_block_tokens(a->model, serving),
                 tdm_format_bytes(rank->block_bytes, text));
     if (rank->graph_bytes > 0)
         print_bytes(serving->version < TDM_VLLM_0_21 ? "  CUDA graphs" : "    CUDA graphs",
@@ -81,6 +82,7 @@ static void print_gpu(const struct tdm_predict_answer *a, const struct tdm_servi
 static void print_sglang_gpu(const struct tdm_predict_answer *a, const struct tdm_serving_answer *s)
 {
     const struct tdm_serving_rank *rank = &s->rank;
+    const uint64_t page = tdm_serving_block_tokens(a->model, &a->settings.serving);
     char text[TDM_FORMAT_SIZE], digits[2][TDM_DIGITS_SIZE];
     printf("%-24s %12s\n", "of a GPU", "bytes");
     print_bytes("  budget", s->budget_bytes, "%g of %s that are free before weights are loaded",
@@ -89,8 +91,7 @@ static void print_sglang_gpu(const struct tdm_predict_answer *a, const struct td
                 tdm_format_bytes(rank->rope_bytes, text));
     print_bytes("    loaded beside them", rank->non_torch_bytes, NULL);
     print_bytes("    K and V", rank->cache_bytes, "%s pages of %" PRIu64 " token%s, %s each",
-                tdm_format_digits(rank->blocks, digits[0]), a->settings.serving.block_tokens,
-                a->settings.serving.block_tokens == 1 ? "" : "s",
+                tdm_format_digits(rank->blocks, digits[0]), page, page == 1 ? "" : "s",
                 tdm_format_bytes(rank->block_bytes, text));
     print_bytes("  rest", s->free_bytes - s->budget_bytes,
                 "for graphs, and activations: %s of %s tokens in a layer",

@@ -106,6 +106,19 @@ enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char
     return TDM_OK;
 }
 
+enum tdm_status tdm_key_read_dropout(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(value, &end);
+    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
+                        key->name, value);
+    *(double *)(void *)((char *)settings + key->field) = share;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {

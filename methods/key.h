@@ -96,6 +96,9 @@ enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char
 /* A bool: the first of two values is true. */
 enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* A double: a share from 0 on, below 1. */
+enum tdm_status tdm_key_read_dropout(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err);
 /* So begins an assumption of what was read and compared with no run: plain answers say it. */
 #define TDM_NOT_MEASURED "not measured: "
 /* And one of what the model has and the answer does not count: plain answers say it too. */

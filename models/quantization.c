@@ -4,13 +4,24 @@
  * utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig, AwqConfig). */
 #include "models/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define GROUP_LIMIT 4096u
 #define USUAL_GROUP 128u
 
-/* AWQ has 4 bits; a group of -1 is a whole column. */
+/* Weights with one scale: -1 is a whole column, 0 nothing. */
+static uint32_t read_group(struct tdm_json_reader *reader, double unsaid)
+{
+    const double group = tdm_json_number_or(reader, "group_size", -1, GROUP_LIMIT, unsaid);
+    if (group == 0 || group != floor(group))
+        tdm_json_fail(reader, "group_size",
+                      "is %g; expected -1, for a column, or a whole number from 1", group);
+    return group > 0 ? (uint32_t)group : 0;
+}
+
+/* AWQ has 4 bits. Where a config has no group_size it is transformers' 128; a null is no size. */
 static void read_groups(struct tdm_json_reader *reader, struct tdm_base_weights *base)
 {
     const uint32_t bits = (uint32_t)tdm_json_count_or(reader, "bits", 2, 8, 4);
@@ -19,9 +30,10 @@ static void read_groups(struct tdm_json_reader *reader, struct tdm_base_weights 
     else if (bits > 4 && bits < 8)
         tdm_json_fail(reader, "bits", "is %u; GPTQ has 2, 3, 4 or 8", (unsigned)bits);
     base->bits = bits == 4 ? 0 : bits;
-    base->group = (uint32_t)tdm_json_number_or(reader, "group_size", -1, GROUP_LIMIT, USUAL_GROUP);
-    if (base->group == UINT32_MAX)
-        base->group = 0;
+    if (json_is_null(json_object_get(reader->object, "group_size")))
+        tdm_json_fail(reader, "group_size",
+                      "is null; expected -1, for a column, or a whole number from 1");
+    base->group = read_group(reader, USUAL_GROUP);
 }
 
 /* Do expressions of modules that are not quantized name this one? */
@@ -60,7 +72,10 @@ static void read_compressed(struct tdm_json_reader *reader, bool experts,
     inner.prefix = "quantization_config.config_groups.weights";
     const uint32_t bits = (uint32_t)tdm_json_count_or(&inner, "num_bits", 1, 16, 8);
     const char *type = tdm_json_string_or(&inner, "type", "int");
-    base->group = (uint32_t)tdm_json_number_or(&inner, "group_size", 0, GROUP_LIMIT, 0);
+    if (strcmp(tdm_json_string_or(&inner, "strategy", ""), "group") == 0 &&
+        !tdm_json_has(&inner, "group_size"))
+        tdm_json_fail(&inner, "group_size", "is missing or null, and the strategy is \"group\"");
+    base->group = read_group(&inner, -1);
     reader->status = tdm_json_status(&inner);
     if (reader->status != TDM_OK)
         return;

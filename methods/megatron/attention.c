@@ -219,7 +219,7 @@ static struct tdm_eager_value *attend_by_scores(struct tdm_megatron *t, struct t
     struct tdm_eager_value *weights = tdm_value_new(m, rows, t->tokens, BF16);
     tdm_drop(m, scores);
     left = tdm_take(weights);
-    if (t->set.attention_dropout) {
+    if (t->set.attention_dropout > 0) {
         mask = tdm_value_new(m, rows, t->tokens, BOOL);
         left = tdm_replace(m, left, tdm_value_new(m, rows, t->tokens, BF16));
     }

@@ -229,7 +229,7 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
     t->m->label = (struct tdm_label){.name = "parameters", .layer = TDM_NO_LAYER};
     if (chunk->first)
         add(t, chunk, &chunk->embedding, t->vocabulary, t->config->hidden);
-    if (chunk->first && t->set.learned_positions)
+    if (chunk->first && t->set.positions == TDM_POSITIONS_LEARNED)
         add(t, chunk, &chunk->positions, t->config->max_context, t->config->hidden);
     for (uint64_t i = 0; i < layers; i++)
         add_layer(t, chunk, &chunk->layers[i], &t->config->layer_kinds[number_of(t, number, i)]);

@@ -310,8 +310,11 @@ static const char *settled_bias(const struct tdm_key_case *c, char *text)
 
 static const char *settled_positions(const struct tdm_key_case *c, char *text)
 {
+    static const char *const names[] = {[TDM_POSITIONS_ROPE] = "rope",
+                                        [TDM_POSITIONS_LEARNED] = "learned_absolute",
+                                        [TDM_POSITIONS_NONE] = "none"};
     (void)text;
-    return of_model(c).learned_positions ? "learned_absolute" : "rope";
+    return names[of_model(c).positions];
 }
 
 static const struct tdm_key_need needs_glu = {"without SwiGLU", has_glu};
@@ -483,10 +486,11 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_choice, FIELD(glu), .needs = {&needs_glu}, .settled = settled_fusion},
     {"disable_bias_linear", "yes|no", "yes", "no: all products have biases", tdm_key_read_switch,
      FIELD(linear_bias), .settled = settled_bias},
-    {"position_embedding_type", "rope|learned_absolute", "rope",
-     "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions),
+    {"position_embedding_type", "rope|learned_absolute|none", "rope",
+     "learned_absolute: one vector a position", tdm_key_read_choice, FIELD(positions),
      .settled = settled_positions},
-    {"hidden_dropout", "0|0.1", "0", "above 0 masks are kept", tdm_key_read_switch, FIELD(dropout)},
+    {"hidden_dropout", "0|0.1", "0", "any share below 1: above 0 masks are kept",
+     .read = tdm_key_read_dropout, FIELD(dropout)},
     {"make_vocab_size_divisible_by", "N", "128", "rows of the embedding of a tensor-parallel rank",
      tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = TDM_DIMENSION_LIMIT},
     {"create_attention_mask_in_dataloader", "no|yes", "no",
@@ -505,8 +509,8 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"attention_backend", "auto|flash|fused|unfused", "auto",
      "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2; unfused: scores in memory",
      tdm_key_read_choice, FIELD(attention)},
-    {"attention_dropout", "0|0.1", "0", "above 0 masks of scores are kept", tdm_key_read_switch,
-     FIELD(attention_dropout), .needs = {&needs_scores}},
+    {"attention_dropout", "0|0.1", "0", "any share below 1: above 0 masks of scores are kept",
+     .read = tdm_key_read_dropout, FIELD(attention_dropout), .needs = {&needs_scores}},
     {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
      "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
     {"rank", "highest|first|last|between", "highest",

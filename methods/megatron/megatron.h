@@ -57,6 +57,9 @@ enum tdm_megatron_module {
  * versions. */
 enum tdm_megatron_glu { TDM_GLU_FUSED, TDM_GLU_SINGLE, TDM_GLU_OLD };
 
+/* position_embedding_type */
+enum tdm_megatron_positions { TDM_POSITIONS_ROPE, TDM_POSITIONS_LEARNED, TDM_POSITIONS_NONE };
+
 /* Whose peak a prediction is of: of a pipeline, the first or the last stage has the highest one,
  * as stages between hold fewer micro-batches than the first, and no head; where these may have more
  * layers, one of them may. */
@@ -89,10 +92,12 @@ struct tdm_megatron_settings {
     uint64_t between;            /* which of those that layout counts as `between` */
     uint32_t modules;            /* one bit for each */
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
-    bool overlap_reduce, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
+    bool overlap_reduce, gelu_mlp, layer_norm, linear_bias;
+    enum tdm_megatron_positions positions;
+    double dropout; /* of hidden states */
     bool mask_in_loader;
     uint64_t expert, expert_tensor; /* degrees of experts; expert_tensor 0: as tensor */
-    bool attention_dropout;         /* of scores that are in memory */
+    double attention_dropout;       /* of scores that are in memory */
     bool pads_experts, wide_router, permute_fusion;
     double capacity_factor; /* of an expert, of its even share of tokens; 0: no limit */
     bool packed;            /* qkv_format=thd: sequences without padding, one behind the other */

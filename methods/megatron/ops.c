@@ -328,7 +328,7 @@ static void add_backward(struct tdm_eager *m, struct tdm_node *node,
 static void save_mask(struct tdm_megatron *t, struct tdm_node *node,
                       const struct tdm_eager_value *x)
 {
-    if (!t->set.dropout)
+    if (t->set.dropout == 0)
         return;
     struct tdm_eager_value *mask = tdm_value_new(t->m, x->rows, x->columns, BOOL);
     tdm_node_save(t->m, node, mask);
@@ -349,7 +349,7 @@ struct tdm_eager_value *megatron_add(struct tdm_megatron *t, struct tdm_eager_va
 struct tdm_eager_value *megatron_dropout(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
     static const struct tdm_eager_op op = {"NativeDropoutBackward0", false, add_backward};
-    if (!t->set.dropout)
+    if (t->set.dropout == 0)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     struct tdm_eager_value *y = tdm_value_like(t->m, x);

@@ -263,7 +263,10 @@ void tdm_megatron_of_model(const struct tdm_model *model, struct tdm_megatron_se
     const uint32_t parts = model->parts;
     s->layer_norm |= (parts & TDM_PART_LAYER_NORMS) != 0;
     s->linear_bias |= (parts & TDM_PART_BIASES) != 0;
-    s->learned_positions |= (parts & TDM_PART_POSITIONS) != 0;
+    if ((parts & TDM_PART_POSITIONS) != 0)
+        s->positions = TDM_POSITIONS_LEARNED;
+    else if ((parts & TDM_PART_NO_ANGLES) != 0 && s->positions == TDM_POSITIONS_ROPE)
+        s->positions = TDM_POSITIONS_NONE;
     if ((parts & TDM_PART_PLAIN_MLP) != 0)
         s->gelu_mlp = has_gelu(model);
     if (!s->gelu_mlp && has_gelu(model) && s->glu == TDM_GLU_FUSED)
@@ -586,7 +589,7 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
         t->batch = 1;
     }
     t->sequence_parallel = l->sequence_parallel;
-    t->rotates = !t->set.learned_positions && (config->parts & TDM_PART_NO_ANGLES) == 0;
+    t->rotates = t->set.positions == TDM_POSITIONS_ROPE;
     t->gated = !t->set.gelu_mlp && (config->parts & TDM_PART_PLAIN_MLP) == 0;
     t->part_rows = t->sequence_parallel ? t->rows / l->tensor : t->rows;
     t->heads = config->query_heads / l->tensor;

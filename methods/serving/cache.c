@@ -67,6 +67,15 @@ static uint32_t kinds_of_layer(const struct tdm_model *model, const struct tdm_s
     return count;
 }
 
+bool tdm_serving_keeps_any(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    struct kind kept[2];
+    uint32_t count = 0;
+    for (uint32_t layer = 0; layer < model->layers; layer++)
+        count += kinds_of_layer(model, serving, layer, kept);
+    return count > 0;
+}
+
 static struct kinds kinds_of(const struct tdm_model *model, const struct tdm_serving *serving)
 {
     struct kinds kinds = {.count = 0};
@@ -75,7 +84,7 @@ static struct kinds kinds_of(const struct tdm_model *model, const struct tdm_ser
         for (uint32_t i = kinds_of_layer(model, serving, layer, kept); i-- > 0;)
             kinds.kind[find_kind(&kinds, kept[i])].layers++;
     bool hybrid = kinds.count > 1;
-    if (serving->version < TDM_VLLM_0_8 || (hybrid && serving->one_group))
+    if (kinds.count == 0 || serving->version < TDM_VLLM_0_8 || (hybrid && serving->one_group))
         kinds = (struct kinds){.kind = {{.keeps = ALL, .layers = model->layers}}, .count = 1};
     uint32_t size = model->layers;
     for (uint32_t k = 0; k < kinds.count; k++)
@@ -148,7 +157,18 @@ uint64_t tdm_serving_block_bytes(const struct tdm_model *model, const struct tdm
         }
         most = tdm_most(most, inside);
     }
-    return most * serving->block_tokens * tdm_serving_token_bytes(model, serving);
+    return most * tdm_serving_block_tokens(model, serving) *
+           tdm_serving_token_bytes(model, serving);
+}
+
+void tdm_serving_count_blocks(const struct tdm_model *model, const struct tdm_serving *serving,
+                              uint32_t stage, struct tdm_serving_rank *rank)
+{
+    rank->block_bytes = tdm_serving_block_bytes(model, serving, stage);
+    if (rank->block_bytes > 0)
+        rank->blocks = rank->cache_bytes / rank->block_bytes;
+    else
+        rank->blocks = rank->cache_bytes > 0 ? UINT64_MAX : 0;
 }
 
 /* Tokens of a sequence that eviction leaves. */
@@ -168,11 +188,10 @@ static uint64_t kept_tokens(const struct tdm_serving *serving, uint64_t context)
     return context;
 }
 
-/* Blocks of a sequence in one group of a kind. */
+/* Blocks of `size` tokens of a sequence in one group of a kind. */
 static uint64_t group_blocks(const struct tdm_serving *serving, const struct kind *kind,
-                             uint64_t batched_tokens, uint64_t context)
+                             uint64_t size, uint64_t batched_tokens, uint64_t context)
 {
-    uint64_t size = serving->block_tokens;
     uint64_t tokens = kept_tokens(serving, context);
     uint64_t ranks = serving->decode_ranks * serving->prefill_ranks;
     switch (kind->keeps) {
@@ -193,10 +212,11 @@ uint64_t tdm_serving_sequence_blocks(const struct tdm_model *model,
                                      uint64_t context)
 {
     struct kinds kinds = kinds_of(model, serving);
+    const uint64_t size = tdm_serving_block_tokens(model, serving);
     uint64_t blocks = 0;
     for (uint32_t k = 0; k < kinds.count; k++)
-        blocks +=
-            kinds.kind[k].groups * group_blocks(serving, &kinds.kind[k], batched_tokens, context);
+        blocks += kinds.kind[k].groups *
+                  group_blocks(serving, &kinds.kind[k], size, batched_tokens, context);
     return blocks;
 }
 
@@ -204,11 +224,12 @@ uint64_t tdm_serving_blocks_of(const struct tdm_model *model, const struct tdm_s
                                uint64_t batched_tokens, uint64_t context, uint64_t sequences)
 {
     uint64_t each = tdm_serving_sequence_blocks(model, serving, batched_tokens, context);
+    const uint64_t size = tdm_serving_block_tokens(model, serving);
     uint64_t path = 0, shared = 0, blocks = 0;
     /* Only full blocks are shared (vllm/v1/core/kv_cache_manager.py). */
     for (uint32_t level = 0; level < serving->prefix_levels; level++) {
         path += serving->prefix[level].tokens;
-        uint64_t full = tdm_least(path, context) / serving->block_tokens;
+        uint64_t full = tdm_least(path, context) / size;
         blocks += tdm_least(serving->prefix[level].nodes, sequences) * (full - shared);
         shared = full;
     }

@@ -245,39 +245,71 @@ const char *tdm_serving_settled_weights(const struct tdm_key_case *c, char *text
     return name_of(stored_weights(c->model));
 }
 
+void tdm_serving_preset(struct tdm_method_settings *settings)
+{
+    settings->serving.weights = TDM_SERVED_AS_STORED;
+}
+
+static bool are_grouped(enum tdm_serving_weights weights)
+{
+    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ ||
+           weights == TDM_SERVED_INT4_EXPERTS;
+}
+
+/* As the config says, which has 0 for a column. */
 static uint64_t stored_group(const struct tdm_model *model)
 {
-    return model->base.group > 0 ? model->base.group : USUAL_GROUP;
+    if (!are_grouped(stored_weights(model)))
+        return USUAL_GROUP;
+    return model->base.group > 0 ? model->base.group : TDM_AUTO;
 }
 
 const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text)
 {
-    snprintf(text, TDM_KEY_TEXT, "%" PRIu64, stored_group(c->model));
+    const uint64_t group = stored_group(c->model);
+    if (group == TDM_AUTO)
+        return "-1";
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64, group);
+    return text;
+}
+
+static const char *settled_block(const struct tdm_key_case *c, char *text)
+{
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64,
+             tdm_serving_block_tokens(c->model, &c->settings->serving));
     return text;
 }
 
 static bool has_groups(const struct tdm_key_case *c)
 {
     enum tdm_serving_weights weights = c->settings->serving.weights;
-    if (weights == TDM_SERVED_BF16)
-        weights = stored_weights(c->model);
-    return weights == TDM_SERVED_AWQ || weights == TDM_SERVED_GPTQ ||
-           weights == TDM_SERVED_INT4_EXPERTS;
+    return are_grouped(weights == TDM_SERVED_AS_STORED ? stored_weights(c->model) : weights);
 }
 
 static enum tdm_status settle_weights(const struct tdm_model *model, struct tdm_serving *s,
                                       struct tdm_error *err)
 {
-    enum tdm_serving_weights stored = stored_weights(model);
-    if (s->weight_group == 0)
-        s->weight_group = stored_group(model);
-    if (s->weights != TDM_SERVED_BF16 && stored != TDM_SERVED_BF16 && s->weights != stored)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set quantization: the weights of %s are quantized already: %s",
-                        model->name, name_of(stored));
-    if (s->weights == TDM_SERVED_BF16)
+    const enum tdm_serving_weights stored = stored_weights(model);
+    const uint64_t group = stored_group(model);
+    char says[TDM_KEY_TEXT] = "-1, a column";
+    if (s->weights == TDM_SERVED_AS_STORED)
         s->weights = stored;
-    return TDM_OK;
+    if (s->weight_group == 0)
+        s->weight_group = group;
+    if (stored != TDM_SERVED_BF16 && s->weights != stored) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set quantization: %s contradicts the config of %s, which says %s",
+                 name_of(s->weights), model->name, name_of(stored));
+        return tdm_hint(err, "leave it out");
+    }
+    if (!are_grouped(stored) || s->weight_group == group)
+        return TDM_OK;
+    if (group != TDM_AUTO)
+        snprintf(says, sizeof(says), "%" PRIu64, group);
+    tdm_fail(err, TDM_USAGE,
+             "--set group_size: %" PRIu64 " contradicts the config of %s, which says %s",
+             s->weight_group, model->name, says);
+    return tdm_hint(err, "leave it out");
 }
 
 static const struct tdm_key_need needs_adapters = {"without enable_lora", has_adapters};
@@ -314,8 +346,8 @@ const struct tdm_method_key tdm_keys_serving[] = {
      .least = 1, .most = MOST_RANKS},
     {"enable_chunked_prefill", "auto|no|yes", "auto",
      "auto: from V1 on; before, where the context is over 32K", tdm_key_read_choice, FIELD(chunks)},
-    {"block_size", "N", "16", "tokens of a block", tdm_key_read_count, FIELD(block_tokens),
-     .least = 1, .most = MOST_RANKS},
+    {"block_size", "N", "16", "tokens of a block", tdm_key_read_count, FIELD(block_size),
+     .least = 1, .most = MOST_RANKS, .settled = settled_block},
     {"kv_cache_dtype", "auto|fp8|int8|int4|nvfp4", "auto",
      "K and V; auto: bf16; int8, int4 and nvfp4 with scales", tdm_key_read_choice, FIELD(kv_dtype)},
     {"kv_scale_group", "auto|N", "auto",
@@ -443,6 +475,12 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     enum tdm_status status = settle_weights(model, &settings->serving, err);
     if (status != TDM_OK)
         return status;
+    if (!tdm_serving_keeps_any(model, s))
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--mode serve: no layer of %s keeps K and V or states, so there is no cache "
+            "to predict",
+            model->name);
     if (model->latent.kv_rank > 0 &&
         (s->version < TDM_VLLM_0_8 || s->eviction != TDM_EVICT_NONE || s->prefill_ranks > 1)) {
         tdm_fail(err, TDM_USAGE,
@@ -455,8 +493,7 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
     }
     status = check_ranks(model, settings, err);
     if (status == TDM_OK)
-        status = tdm_serving_settle_states(model, &settings->serving,
-                                           tdm_serving_token_bytes(model, s), err);
+        status = tdm_serving_check_states(model, s, err);
     if (status != TDM_OK)
         return status;
     if (windowed && (divided || s->prefix_levels > 0 || s->eviction != TDM_EVICT_NONE)) {
@@ -561,5 +598,6 @@ const struct tdm_method tdm_serving_method = {
     .least_gpus = 1,
     .most_gpus = MOST_RANKS,
     .keys = serving_keys,
+    .preset = tdm_serving_preset,
     .check = tdm_serving_check,
     .assumption = assumption};

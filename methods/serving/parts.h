@@ -15,27 +15,30 @@ struct tdm_serving_layers {
 struct tdm_serving_layers tdm_serving_stage(const struct tdm_model *model,
                                             const struct tdm_serving *serving, uint32_t stage);
 
+/* A preset: projections are as they are stored, unless a key says how. */
+void tdm_serving_preset(struct tdm_method_settings *settings);
+
 /* For keys: what the config of the checkpoint says of its weights, and their group. */
 const char *tdm_serving_settled_weights(const struct tdm_key_case *c, char *text);
 const char *tdm_serving_settled_group(const struct tdm_key_case *c, char *text);
 extern const struct tdm_key_need tdm_serving_needs_groups; /* weights whose groups have scales */
 
 /* How projections are stored: rows of a table of keys, which vLLM and SGLang name alike. */
-#define TDM_SERVING_WEIGHT_KEYS                                                                 \
-    {"quantization",                                                                            \
-     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4|int4-experts",                            \
-     NULL,                                                                                      \
-     "projections; if nothing is said as the config has them; none: bf16; int8: W8A8; awq and " \
-     "gptq: 4 bits; mxfp4, int4-experts: experts alone",                                        \
-     tdm_key_read_choice,                                                                       \
-     .field = offsetof(struct tdm_method_settings, serving.weights),                            \
-     .settled = tdm_serving_settled_weights},                                                   \
-    {                                                                                           \
-        "group_size", "N", NULL, "weights that share a scale: of the config, else 128",         \
-            tdm_key_read_count,                                                                 \
-            .field = offsetof(struct tdm_method_settings, serving.weight_group), .least = 1,    \
-            .most = 65536, .needs = {&tdm_serving_needs_groups},                                \
-            .settled = tdm_serving_settled_group                                                \
+#define TDM_SERVING_WEIGHT_KEYS                                                                                                 \
+    {"quantization",                                                                                                            \
+     "none|fp8|int8|awq|gptq|nvfp4|bitsandbytes|mxfp4|int4-experts",                                                            \
+     NULL,                                                                                                                      \
+     "projections; if nothing is said as the config has them, which no value may contradict; "                                  \
+     "none: bf16, of a checkpoint that is not quantized; int8: W8A8; awq and gptq: 4 bits; mxfp4, int4-experts: experts alone", \
+     tdm_key_read_choice,                                                                                                       \
+     .field = offsetof(struct tdm_method_settings, serving.weights),                                                            \
+     .settled = tdm_serving_settled_weights},                                                                                   \
+    {                                                                                                                           \
+        "group_size", "N", NULL, "weights that share a scale: as the config says, else 128",                                    \
+            tdm_key_read_count,                                                                                                 \
+            .field = offsetof(struct tdm_method_settings, serving.weight_group), .least = 1,                                    \
+            .most = 65536, .needs = {&tdm_serving_needs_groups},                                                                \
+            .settled = tdm_serving_settled_group                                                                                \
     }
 
 /* What an answer says of weights that the model's config says are quantized, and of windows whose
@@ -82,22 +85,30 @@ uint64_t tdm_serving_state_pages(const struct tdm_serving *serving);
 /* Bytes that the mixer of such a layer makes of a token in the profile run. */
 uint64_t tdm_serving_mixer_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
 
-/* Raises block_tokens so that a page of K and V of a layer, whose token has token_bytes, has room
- * for the states of one. TDM_USAGE: they are not modelled with a setting. */
-enum tdm_status tdm_serving_settle_states(const struct tdm_model *model, struct tdm_serving *s,
-                                          uint64_t token_bytes, struct tdm_error *err);
+/* TDM_USAGE: states are not modelled with a setting. */
+enum tdm_status tdm_serving_check_states(const struct tdm_model *model, const struct tdm_serving *s,
+                                         struct tdm_error *err);
 
 /* ---- cache.c ---- */
 
 /* Bytes of K and V of a token in one layer of a rank. */
 uint64_t tdm_serving_token_bytes(const struct tdm_model *model, const struct tdm_serving *serving);
 
+/* Does any layer keep something in the cache? */
+bool tdm_serving_keeps_any(const struct tdm_model *model, const struct tdm_serving *serving);
+
 /* Groups of layers whose blocks are counted alike. */
 uint32_t tdm_serving_groups(const struct tdm_model *model, const struct tdm_serving *serving);
 
-/* Bytes of a block in a stage: of as many layers as its largest group has there. */
+/* Bytes of a block in a stage: of as many layers as its largest group has there. 0: no layer of the
+ * stage keeps anything. */
 uint64_t tdm_serving_block_bytes(const struct tdm_model *model, const struct tdm_serving *serving,
                                  uint32_t stage);
+
+/* Fills block_bytes and blocks from cache_bytes. A stage that keeps nothing has room for any number
+ * of blocks, if there is room for the stage itself. */
+void tdm_serving_count_blocks(const struct tdm_model *model, const struct tdm_serving *serving,
+                              uint32_t stage, struct tdm_serving_rank *rank);
 
 /* Blocks of one sequence in all groups, none of it shared. */
 uint64_t tdm_serving_sequence_blocks(const struct tdm_model *model,

@@ -80,7 +80,7 @@ static uint64_t brought_back_bytes(const struct tdm_model *model, const struct t
     const struct tdm_latent *l = &model->latent;
     if (l->kv_rank == 0 || serving->version < TDM_VLLM_0_11)
         return 0;
-    uint64_t blocks = sequences * serving->block_tokens;
+    uint64_t blocks = sequences * tdm_serving_block_tokens(model, serving);
     uint64_t tokens = tdm_least(tdm_most(8 * context, 4 * blocks), MOST_BROUGHT_BACK);
     return tdm_most(tokens, blocks) * (model->query_heads / serving->tensor_ranks) *
            (l->plain_dim + l->value_dim) * BF16_BYTES;

@@ -133,9 +133,9 @@ static struct tdm_serving_rank rank_of(const struct tdm_model *model,
         taken = tdm_size_add(taken, rank.graph_bytes);
     rank.cache_bytes = serving->kv_memory_bytes > 0 ? serving->kv_memory_bytes
                                                     : tdm_size_left(answer->budget_bytes, taken);
-    rank.block_bytes = tdm_serving_block_bytes(model, serving, stage);
-    rank.blocks = serving->override_blocks > 0 ? serving->override_blocks
-                                               : rank.cache_bytes / rank.block_bytes;
+    tdm_serving_count_blocks(model, serving, stage, &rank);
+    if (serving->override_blocks > 0)
+        rank.blocks = serving->override_blocks;
     return rank;
 }
 
@@ -175,8 +175,9 @@ void tdm_serving_answer(const struct tdm_model *model, const struct tdm_machine 
         answer->stage = stage;
     }
     answer->blocks = answer->rank.blocks;
-    answer->cache_tokens = answer->blocks / answer->groups * serving->block_tokens *
-                           serving->decode_ranks * serving->prefill_ranks;
+    answer->cache_tokens = answer->blocks / answer->groups *
+                           tdm_serving_block_tokens(model, serving) * serving->decode_ranks *
+                           serving->prefill_ranks;
     answer->blocks_of_a_sequence =
         tdm_serving_sequence_blocks(model, serving, answer->batched_tokens, context);
     /* V0 divides tokens by tokens, V1 blocks by blocks. */

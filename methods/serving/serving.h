@@ -61,6 +61,7 @@ enum tdm_serving_weights {
     TDM_SERVED_NF4,          /* bitsandbytes */
     TDM_SERVED_MXFP4,        /* experts alone, as GPT-OSS is stored */
     TDM_SERVED_INT4_EXPERTS, /* the same in integers, as Kimi K2 Thinking is */
+    TDM_SERVED_AS_STORED,    /* nothing is said: as the config of the checkpoint has them */
 };
 
 /* What states of layers are stored in; auto: as the config says, else bf16. */
@@ -80,7 +81,7 @@ struct tdm_serving {
     enum tdm_serving_choice chunks; /* is a prompt computed in chunks? */
     enum tdm_kv_dtype kv_dtype;
     uint64_t kv_group;       /* elements that share a scale; TDM_AUTO */
-    uint64_t block_tokens;   /* of a block */
+    uint64_t block_size;     /* tokens of a block, as they are said */
     uint64_t sliding_window; /* of every layer; TDM_AUTO: as the model has it */
     uint64_t chunk_tokens;   /* of chunked attention; 0: none */
     uint64_t full_every;     /* with chunks: of so many layers the last one sees all */
@@ -101,9 +102,10 @@ struct tdm_serving {
     uint64_t other_weights_bytes;
     bool adapters;                        /* enable_lora */
     uint64_t adapter_slots, adapter_rank; /* max_loras, max_lora_rank */
-    uint64_t weight_group;    /* elements that share a scale, of AWQ, GPTQ, INT4_EXPERTS */
-    bool eager;               /* no CUDA graphs */
-    bool flashinfer;          /* samples by FlashInfer, not by sorting */
+    uint64_t weight_group; /* elements that share a scale, of AWQ, GPTQ, INT4_EXPERTS; TDM_AUTO: a
+                            * column */
+    bool eager;            /* no CUDA graphs */
+    bool flashinfer;       /* samples by FlashInfer, not by sorting */
     uint64_t non_torch_bytes; /* TDM_AUTO */
     uint64_t kv_memory_bytes; /* kv_cache_memory_bytes: of the cache, with no profile; 0: unset */
     uint64_t override_blocks; /* num_gpu_blocks_override; 0: unset */
@@ -146,6 +148,10 @@ enum tdm_status tdm_serving_check(const struct tdm_model *model,
 void tdm_serving_answer(const struct tdm_model *model, const struct tdm_machine *machine,
                         const struct tdm_serving *serving, uint64_t context,
                         struct tdm_serving_answer *answer);
+
+/* Tokens of a block: block_size, raised so that a page of K and V of a layer has room for the
+ * states of one, where layers have them. */
+uint64_t tdm_serving_block_tokens(const struct tdm_model *model, const struct tdm_serving *serving);
 
 /* Bytes of the cache of a GPU that some sequences take, in whole blocks. */
 uint64_t tdm_serving_needed_bytes(const struct tdm_model *model, const struct tdm_serving *serving,

@@ -72,7 +72,7 @@ static const struct tdm_method_key keys[] = {
      FIELD(batched_tokens)},
     {"cuda_graph_max_bs", "auto|N", "auto", "most sequences of a graph; auto: by the card",
      read_batch, FIELD(sequences), .least = 1, .most = MOST_RANKS, .needs = {&needs_rule}},
-    {"page_size", "N", "1", "tokens of a page", tdm_key_read_count, FIELD(block_tokens), .least = 1,
+    {"page_size", "N", "1", "tokens of a page", tdm_key_read_count, FIELD(block_size), .least = 1,
      .most = MOST_RANKS},
     {"kv_cache_dtype", "auto|fp8", "auto", "K and V; auto: bf16", tdm_key_read_choice,
      FIELD(kv_dtype)},
@@ -136,18 +136,18 @@ void tdm_serving_sglang(const struct tdm_model *model, const struct tdm_machine 
                             &rank);
         rank.sampler_bytes = 0;
         rank.cache_bytes = tdm_size_left(answer->budget_bytes, rank.weights_bytes + LOADED_BYTES);
-        rank.block_bytes = tdm_serving_block_bytes(model, serving, stage);
-        rank.blocks = rank.cache_bytes / rank.block_bytes;
+        tdm_serving_count_blocks(model, serving, stage, &rank);
         if (stage > 0 && rank.blocks >= answer->rank.blocks)
             continue;
         answer->rank = rank;
         answer->stage = stage;
     }
+    const uint64_t page = tdm_serving_block_tokens(model, serving);
     answer->blocks = answer->rank.blocks;
     if (serving->total_tokens > 0)
-        answer->blocks = tdm_least(answer->blocks, serving->total_tokens / serving->block_tokens);
-    answer->cache_tokens = answer->blocks * serving->block_tokens;
-    answer->blocks_of_a_sequence = tdm_size_ceil_div(context, serving->block_tokens);
+        answer->blocks = tdm_least(answer->blocks, serving->total_tokens / page);
+    answer->cache_tokens = answer->blocks * page;
+    answer->blocks_of_a_sequence = tdm_size_ceil_div(context, page);
     answer->concurrency = (double)answer->cache_tokens / (double)context;
     answer->held_sequences = answer->blocks / answer->blocks_of_a_sequence;
 }
@@ -186,6 +186,7 @@ const struct tdm_method tdm_sglang_method = {
     .least_gpus = 1,
     .most_gpus = MOST_RANKS,
     .keys = all_keys,
+    .preset = tdm_serving_preset,
     .check = check,
     .assumption = assumption};
 

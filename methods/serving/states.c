@@ -86,8 +86,17 @@ uint64_t tdm_serving_mixer_bytes(const struct tdm_model *model, const struct tdm
     return BF16_BYTES * (2 * columns + 2 * out);
 }
 
-enum tdm_status tdm_serving_settle_states(const struct tdm_model *model, struct tdm_serving *s,
-                                          uint64_t token_bytes, struct tdm_error *err)
+uint64_t tdm_serving_block_tokens(const struct tdm_model *model, const struct tdm_serving *serving)
+{
+    if (!tdm_serving_has_states(model))
+        return serving->block_size;
+    const uint64_t token_bytes = tdm_serving_token_bytes(model, serving);
+    const uint64_t pages = tdm_size_ceil_div(state_bytes(model, serving), ALIGNMENT * token_bytes);
+    return tdm_most(serving->block_size, ALIGNMENT * pages);
+}
+
+enum tdm_status tdm_serving_check_states(const struct tdm_model *model, const struct tdm_serving *s,
+                                         struct tdm_error *err)
 {
     const uint64_t ranks = s->tensor_ranks;
     const struct tdm_mamba *m = &model->mamba;
@@ -114,9 +123,5 @@ enum tdm_status tdm_serving_settle_states(const struct tdm_model *model, struct 
                         "--set tensor_parallel_size=%" PRIu64
                         ": it does not divide heads of %s of %s",
                         ranks, tdm_model_other_mixer(model), model->architecture);
-    const uint64_t least =
-        ALIGNMENT * tdm_size_ceil_div(state_bytes(model, s), ALIGNMENT * token_bytes);
-    if (s->block_tokens < least)
-        s->block_tokens = least;
     return TDM_OK;
 }

@@ -134,10 +134,12 @@ static uint64_t mxfp4_bytes(const struct tdm_model *model, const struct tdm_serv
     return elements / 2 + elements / 32;
 }
 
-/* Of weights whose group is settled. */
-static uint64_t groups_of(const struct tdm_serving *serving, uint64_t elements)
+/* Scales of weights whose group is settled. */
+static uint64_t groups_of(const struct tdm_model *model, const struct tdm_serving *serving,
+                          const struct tdm_tensor *tensor, uint64_t elements)
 {
-    return tdm_size_ceil_div(elements, serving->weight_group);
+    return serving->weight_group == TDM_AUTO ? outputs_of(model, tensor, elements)
+                                             : tdm_size_ceil_div(elements, serving->weight_group);
 }
 
 bool tdm_serving_experts_alone(enum tdm_serving_weights weights)
@@ -158,19 +160,20 @@ static uint64_t stored_bytes(const struct tdm_model *model, const struct tdm_ser
     case TDM_SERVED_MXFP4:
         return mxfp4_bytes(model, serving, tensor);
     case TDM_SERVED_INT4_EXPERTS:
-        return elements / 2 + groups_of(serving, elements) * BF16_BYTES;
+        return elements / 2 + groups_of(model, serving, tensor, elements) * BF16_BYTES;
     case TDM_SERVED_BF16:
+    case TDM_SERVED_AS_STORED: /* which is settled */
         return elements * BF16_BYTES;
     case TDM_SERVED_FP8:
         return elements + sizeof(float);
     case TDM_SERVED_INT8:
         return elements + outputs_of(model, tensor, elements) * sizeof(float);
     case TDM_SERVED_AWQ: /* zeros of 4 bits */
-        return elements / 2 + groups_of(serving, elements) * BF16_BYTES +
-               groups_of(serving, elements) / 2;
+        return elements / 2 + groups_of(model, serving, tensor, elements) * BF16_BYTES +
+               groups_of(model, serving, tensor, elements) / 2;
     case TDM_SERVED_GPTQ:
         return elements * (model->base.bits > 0 ? model->base.bits : 4u) / 8 +
-               groups_of(serving, elements) * BF16_BYTES;
+               groups_of(model, serving, tensor, elements) * BF16_BYTES;
     case TDM_SERVED_NVFP4: /* a scale of 8 bits for each 16 */
         return elements / 2 + elements / 16 + sizeof(float);
     case TDM_SERVED_NF4: /* a scale for each 64: in fp32 since 0.9.2, which counts as 0.9.1 (pull

@@ -415,20 +415,6 @@ static bool has_scores(const struct tdm_key_case *c)
 static const struct tdm_key_need needs_scores = {
     "without attention=eager: kernels keep no mask but a seed", has_scores};
 
-/* A share that is below 1. */
-static enum tdm_status read_dropout(const struct tdm_method_key *key, const char *value,
-                                    struct tdm_method_settings *settings, struct tdm_error *err)
-{
-    char *end;
-    double share = strtod(value, &end);
-    if (end == value || *end != '\0' || !(share >= 0 && share < 1))
-        return tdm_fail(err, TDM_USAGE,
-                        "--set %s: \"%.64s\" is not a share; expected a number from 0 on, below 1",
-                        key->name, value);
-    *(double *)(void *)((char *)settings + key->field) = share;
-    return TDM_OK;
-}
-
 /* ---- tables ---- */
 
 const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
@@ -671,7 +657,7 @@ const struct tdm_method_key tdm_keys_module[] = {
     {"attention_dropout", "0|0.1", "0",
      "of attention=eager: dropout of scores, any share below 1; what the model's config says counts "
      "anyway",
-     read_dropout, FIELD(torch.attention_dropout), .needs = {&needs_scores}},
+     tdm_key_read_dropout, FIELD(torch.attention_dropout), .needs = {&needs_scores}},
     {"image_tokens", "N", "0",
      "tokens of a sequence that pictures give, by a frozen vision tower (of Qwen2.5-VL)",
      tdm_key_read_count, FIELD(torch.image_tokens), .most = IMAGE_TOKENS_MOST,
@@ -742,7 +728,8 @@ const struct tdm_method_key tdm_keys_adapters[] = {
      "modules of which copies are trained beside adapters", .read = read_modules,
      .needs = {&tdm_need_lora}},
     {"lora_dropout", "0|0.05", "0", "dropout of the inputs of adapters, any share below 1",
-     .read = read_dropout, FIELD(torch.lora_dropout), .needs = {&tdm_need_lora, &needs_dropout}},
+     .read = tdm_key_read_dropout, FIELD(torch.lora_dropout),
+     .needs = {&tdm_need_lora, &needs_dropout}},
     {"autocast", "weights|bf16|no", "weights",
      "weights: to bf16 where weights are fp32; bf16: always, as bf16=True of TrainingArguments; no: "
      "fp32 weights make all values fp32",

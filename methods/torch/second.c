@@ -450,6 +450,7 @@ void tdm_second_settle(const struct tdm_model *model, const struct tdm_machine *
     if (!tdm_second_generates(second) || !second->vllm || second->elsewhere ||
         tdm_method_settle(&tdm_serving_method, &choices, &served, &err) != TDM_OK)
         return;
+    served.serving.weights = TDM_SERVED_BF16; /* of what is trained */
     served.serving.utilization = second->vllm_utilization;
     /* trl/generation/vllm_generation.py: as many sequences as a generation has. */
     served.serving.sequences = settings->torch.batch * generated_together(&settings->torch);

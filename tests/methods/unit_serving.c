@@ -620,12 +620,52 @@ static void states_take_pages(void **state)
             fail_msg("%s", s.err.message);
         const uint64_t heads =
             s.model->kv_heads > cases[i].gpus ? s.model->kv_heads / cases[i].gpus : 1;
-        assert_int_equal(s.settings.serving.block_tokens, cases[i].block);
+        assert_int_equal(tdm_serving_block_tokens(s.model, &s.settings.serving), cases[i].block);
         assert_int_equal(s.answer.groups, cases[i].groups);
         assert_int_equal(s.answer.rank.block_bytes,
                          cases[i].layers * cases[i].block * 2 * 2 * heads * s.model->head_dim);
         end(&s);
     }
+}
+
+/* Of 56 stages of Nemotron Nano some have an MLP alone, which keeps nothing: they do not limit. */
+static void stages_may_keep_nothing(void **state)
+{
+    struct served s;
+    (void)state;
+    serve("nemotron-nano-9b-v2", "h200", 32768, 56,
+          (const char *const[]){"pipeline_parallel_size=56"}, 1, &s);
+    assert_int_equal(s.status, TDM_OK);
+    const struct tdm_layer_kind *kind = &s.model->layer_kinds[s.answer.stage];
+    assert_true(!kind->no_attention || kind->mamba);
+    assert_true(s.answer.rank.block_bytes > 0);
+    assert_int_equal(s.answer.blocks, s.answer.rank.cache_bytes / s.answer.rank.block_bytes);
+    assert_true(s.answer.held_sequences > 0 && s.answer.concurrency < 1e6);
+    end(&s);
+}
+
+/* A block has as many tokens as its dtype needs, whatever was asked before. */
+static void blocks_follow_their_dtype(void **state)
+{
+    static const char *const names[] = {"kv_cache_dtype=auto", "kv_cache_dtype=fp8",
+                                        "kv_cache_dtype=int8", "kv_cache_dtype=int4",
+                                        "kv_cache_dtype=nvfp4"};
+    unsigned compared = 0;
+    (void)state;
+    for (unsigned asked = 0; asked < TDM_KV_DTYPES; asked++)
+        for (unsigned other = 0; other < TDM_KV_DTYPES; other++) {
+            struct served a, b;
+            serve("nemotron-nano-9b-v2", "h100", 32768, 1, &names[asked], 1, &a);
+            serve("nemotron-nano-9b-v2", "h100", 32768, 1, &names[other], 1, &b);
+            assert_int_equal(a.status == TDM_OK && b.status == TDM_OK, true);
+            a.settings.serving.kv_dtype = (enum tdm_kv_dtype)other;
+            tdm_serving_answer(a.model, a.machine, &a.settings.serving, 32768, &a.answer);
+            assert_int_equal(a.answer.held_sequences, b.answer.held_sequences);
+            compared++;
+            end(&a);
+            end(&b);
+        }
+    assert_int_equal(compared, TDM_KV_DTYPES * TDM_KV_DTYPES);
 }
 
 /* A published start of Qwen3.6 27B with fp8 K and V and fp32 states, by vLLM 0.20: blocks of 1,568
@@ -656,7 +696,7 @@ static void states_of_qwen(void **state)
                      TDM_OK);
     assert_int_equal(tdm_method_check(model, &settings, &err), TDM_OK);
     tdm_serving_answer(model, machine, &settings.serving, 32768, &answer);
-    assert_int_equal(settings.serving.block_tokens, 1568);
+    assert_int_equal(tdm_serving_block_tokens(model, &settings.serving), 1568);
     assert_int_equal(answer.cache_tokens, 53312);
     assert_true(fabs(answer.concurrency - 5.15) < 0.005);
     tdm_machine_free(machine);
@@ -689,15 +729,21 @@ static void checkpoints_are_served_as_stored(void **state)
 {
     static const struct {
         const char *stored, *pair;
-        uint32_t group;
+        uint64_t group;
         enum tdm_serving_weights weights;
         enum tdm_status status;
     } cases[] = {
         {NULL, NULL, 128, TDM_SERVED_BF16, TDM_OK},
         {NULL, "quantization=awq", 128, TDM_SERVED_AWQ, TDM_OK},
         {"{\"quant_method\": \"awq\", \"group_size\": 64}", NULL, 64, TDM_SERVED_AWQ, TDM_OK},
-        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=32", 32, TDM_SERVED_AWQ,
+        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=64", 64, TDM_SERVED_AWQ,
          TDM_OK},
+        {"{\"quant_method\": \"awq\", \"group_size\": 64}", "group_size=32", 0, TDM_SERVED_AWQ,
+         TDM_USAGE},
+        {"{\"quant_method\": \"gptq\", \"group_size\": -1}", NULL, TDM_AUTO, TDM_SERVED_GPTQ,
+         TDM_OK},
+        {"{\"quant_method\": \"awq\"}", "quantization=none", 0, TDM_SERVED_BF16, TDM_USAGE},
+        {NULL, "quantization=none", 128, TDM_SERVED_BF16, TDM_OK},
         {"{\"quant_method\": \"gptq\"}", "quantization=gptq", 128, TDM_SERVED_GPTQ, TDM_OK},
         {"{\"quant_method\": \"fp8\"}", NULL, 128, TDM_SERVED_FP8, TDM_OK},
         {"{\"load_in_4bit\": true}", NULL, 128, TDM_SERVED_NF4, TDM_OK},
@@ -740,6 +786,8 @@ int main(void)
         cmocka_unit_test(experts_alone_are_quantized),
         cmocka_unit_test(states_take_pages),
         cmocka_unit_test(states_of_qwen),
+        cmocka_unit_test(stages_may_keep_nothing),
+        cmocka_unit_test(blocks_follow_their_dtype),
         cmocka_unit_test(blocks_are_rounded),
         cmocka_unit_test(latent_keys_have_one_head),
         cmocka_unit_test(dtypes_have_scales),

@@ -866,6 +866,15 @@ static void test_broken(void **state)
          "\"quantization_config.quant_method\" is missing"},
         {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
          "\"quantization_config.quant_method\" is \"hqq\", which is not modelled"},
+        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"group_size\": 0}}",
+         "\"quantization_config.group_size\" is 0; expected -1, for a column, or a whole number from "
+         "1"},
+        {"{\"quantization_config\": {\"quant_method\": \"awq\", \"group_size\": null}}",
+         "\"quantization_config.group_size\" is null; expected -1"},
+        {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
+         "{\"group_0\": {\"weights\": {\"num_bits\": 4, \"type\": \"int\", \"strategy\": "
+         "\"group\"}}}}}",
+         "\"quantization_config.config_groups.weights.group_size\" is missing or null"},
         {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 5}}",
          "\"quantization_config.bits\" is 5; GPTQ has 2, 3, 4 or 8"},
         {"{\"rope_theta\": 0}", "\"rope_theta\" is 0; it must be a number from 2"},
