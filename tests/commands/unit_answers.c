@@ -147,8 +147,10 @@ static void test_no_preset_is_faster(void **state)
         const char *model;
         uint64_t context, memory_bytes, host_bytes;
     } cells[] = {
-        {"qwen2.5-0.5b", 8192, 30 * GIB, 0},          {"qwen2.5-7b", 32768, 139 * GIB, 110 * GIB},
-        {"qwen2.5-0.5b", 65536, 14 * GIB, 60 * GIB},  {"llama-3.2-1b", 131072, 40 * GIB, 60 * GIB},
+        {"qwen2.5-0.5b", 8192, 30 * GIB, 0},
+        {"qwen2.5-7b", 32768, 139 * GIB, 110 * GIB},
+        {"qwen2.5-0.5b", 65536, 14 * GIB, 60 * GIB},
+        {"llama-3.2-1b", 131072, 40 * GIB, 60 * GIB},
     };
     size_t count = tdm_case_long()        ? sizeof(cells) / sizeof(cells[0])
                    : tdm_case_sanitized() ? 1
