@@ -86,7 +86,11 @@ static enum tdm_status read_layout(const struct tdm_model *model, const char *la
     if (odd < length)
         return tdm_fail(err, TDM_USAGE,
                         out[odd] == 'm' ? LAYOUT ": heads of later tokens (%c) are not modelled"
-                                        : LAYOUT ": \"%c\" is not known; expected E, t, L and |",
+                        : strchr("*()0123456789", out[odd]) != NULL ? LAYOUT
+                            ": \"%c\" is misplaced; expected *N, of at most 4 digits, behind a "
+                            "letter or (...), without brackets inside"
+                                                                    : LAYOUT
+                            ": \"%c\" is not known; expected E, t, L and |",
                         out[odd]);
     if (length < 2 || out[0] != 'E' || out[length - 1] != 'L' || strrchr(out, 'E') != out ||
         strchr(out, 'L') != out + length - 1)
